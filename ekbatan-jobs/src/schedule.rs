@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use chrono::{DateTime, NaiveTime, TimeDelta, Timelike, Utc};
+use chrono::{DateTime, FixedOffset, NaiveDateTime, NaiveTime, Offset, TimeDelta, Timelike, Utc};
 use chrono_tz::Tz;
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};
@@ -182,6 +182,31 @@ impl Schedule {
             Kind::Cron { zone, .. } | Kind::Daily { zone, .. } => *zone,
             Kind::Every(_) | Kind::Delay(_) => Tz::UTC,
         }
+    }
+
+    /// The time that the schedule names for a slot, if the clocks skip it. So it is earlier than the slot, and
+    /// may be on the day before.
+    pub(crate) fn skipped_time(&self, slot: DateTime<Utc>) -> Option<DateTime<FixedOffset>> {
+        let second = TimeDelta::seconds(1);
+        let local = slot.with_timezone(&self.zone()).naive_local();
+        let before = slot.checked_sub_signed(second)?.with_timezone(&self.zone());
+        let is_after_gap = local.signed_duration_since(before.naive_local()) > second;
+        if !is_after_gap || self.named_after(local.checked_sub_signed(second)?) == Some(local) {
+            return None;
+        }
+        let named = self.named_after(before.naive_local())?;
+        named.and_local_timezone(before.offset().fix()).single()
+    }
+
+    /// The first time after another one that the schedule names, on clocks that never change.
+    fn named_after(&self, time: NaiveDateTime) -> Option<NaiveDateTime> {
+        let next = |cron| search(cron, Tz::UTC, time.and_utc(), false);
+        let named = match &self.0 {
+            Kind::Cron { cron, .. } => next(cron),
+            Kind::Daily { times, .. } => times.iter().filter_map(|(_, cron)| next(cron)).min(),
+            Kind::Every(_) | Kind::Delay(_) => None,
+        };
+        named.map(|named| named.naive_utc())
     }
 
     /// Whether the next slot is known only once a run has ended.

@@ -73,7 +73,8 @@ pub enum CutoffsError {
 
 impl Cutoffs {
     /// The slots of a schedule. `key` is a pattern of
-    /// [`strftime`](chrono::format::strftime), with the time in the time zone of the schedule.
+    /// [`strftime`](chrono::format::strftime), with the time in the time zone of the schedule. If the clocks skip
+    /// that time, the key has the time that the schedule names, so that each day has a key of its own.
     ///
     /// A key must not come again, so it names the date. If the clocks repeat an hour, windows of a frequent
     /// schedule would have one key twice: let it be in UTC.
@@ -125,8 +126,13 @@ impl Cutoffs {
         let instant = self.schedule.next_after(instant)?;
         let mut key = String::new();
         // The pattern was checked. A date beyond its years gives a key that is cut short.
-        let local = instant.with_timezone(&self.schedule.zone());
-        let _ = write!(key, "{}", local.format(&self.key));
+        let _ = match self.schedule.skipped_time(instant) {
+            Some(skipped) => write!(key, "{}", skipped.format(&self.key)),
+            None => {
+                let local = instant.with_timezone(&self.schedule.zone());
+                write!(key, "{}", local.format(&self.key))
+            }
+        };
         Some(Cutoff { key, instant })
     }
 }
@@ -158,6 +164,43 @@ mod tests {
         let often = Schedule::every(Duration::from_secs(5)).unwrap();
         let cutoffs = Cutoffs::new(often, "%Y%m%d-%H%M%S").unwrap();
         assert_eq!(cutoffs.after(at("2026-05-04T03:59:59Z")).unwrap().key, "20260504-040000");
+    }
+
+    #[test]
+    fn a_key_has_the_time_that_the_schedule_names_also_if_the_clocks_skip_it() {
+        let keys = |schedule: Schedule, pattern, from| {
+            let cutoffs = Cutoffs::new(schedule, pattern).unwrap();
+            let first = cutoffs.after(at(from)).unwrap();
+            let second = cutoffs.after(first.instant).unwrap();
+            [first, second].map(|cutoff| format!("{} {}", cutoff.key, cutoff.instant))
+        };
+        // On 2025-03-29 the clocks of Nuuk skip 23:00 to 24:00.
+        let (nuuk, evening) = ("America/Nuuk", "2025-03-29T12:00:00Z");
+        let late = ["20250329 2025-03-30 01:00:00 UTC", "20250330 2025-03-31 00:30:00 UTC"];
+        let cron = Schedule::cron("30 23 * * *", nuuk).unwrap();
+        assert_eq!(keys(cron, "%Y%m%d", evening), late);
+        let daily = Schedule::daily(["23:30:00".parse().unwrap()], nuuk).unwrap();
+        assert_eq!(keys(daily, "%Y%m%d", evening), late);
+        // A time at the end of the gap is not skipped.
+        let midnight = Schedule::cron("0 0 * * *", nuuk).unwrap();
+        let expected = ["20250330 2025-03-30 01:00:00 UTC", "20250331 2025-03-31 01:00:00 UTC"];
+        assert_eq!(keys(midnight, "%Y%m%d", evening), expected);
+        // On 2026-03-29 the clocks of Berlin skip 02:00 to 03:00, on 2026-10-25 they repeat it.
+        let nightly = Schedule::cron("30 2 * * *", "Europe/Berlin").unwrap();
+        let expected =
+            ["20260329-02h30 2026-03-29 01:00:00 UTC", "20260330-02h30 2026-03-30 00:30:00 UTC"];
+        assert_eq!(keys(nightly, "%Y%m%d-%Hh%M", "2026-03-28T12:00:00Z"), expected);
+        let hourly = Schedule::cron("0 * * * *", "Europe/Berlin").unwrap();
+        let expected = [
+            "20260329-01+0100 2026-03-29 00:00:00 UTC",
+            "20260329-03+0200 2026-03-29 01:00:00 UTC",
+        ];
+        assert_eq!(keys(hourly.clone(), "%Y%m%d-%H%z", "2026-03-28T23:30:00Z"), expected);
+        let expected = [
+            "20261025-02+0200 2026-10-25 00:00:00 UTC",
+            "20261025-02+0100 2026-10-25 01:00:00 UTC",
+        ];
+        assert_eq!(keys(hourly, "%Y%m%d-%H%z", "2026-10-24T23:30:00Z"), expected);
     }
 
     #[test]
