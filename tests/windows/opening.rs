@@ -11,7 +11,7 @@ use ekbatan::prelude::*;
 use support::{Dialect, until};
 
 use crate::entries::{Entries, SERIES};
-use crate::scene::{NAME, Scene, jobs, never};
+use crate::scene::{NAME, Scene, jobs, never, nodes};
 
 on_every_database! {
     the_job_opens_what_is_upcoming_once,
@@ -26,6 +26,7 @@ mod policy {
         on_sqlite_only:
         a_run_that_cannot_open_what_is_upcoming_tries_again,
         a_window_that_cannot_be_opened_stops_no_other_one,
+        a_key_whose_window_is_closed_opens_no_other_one,
     }
 }
 
@@ -98,6 +99,28 @@ async fn a_window_that_is_there_keeps_its_cutoff(dialect: Dialect) {
     let found = windows.open(&scene.executor, second).await.unwrap();
     assert_eq!((found.cutoff, found.version()), (opened.cutoff, 1));
     assert_eq!(scene.window(opened.id).await.key, "17h00");
+}
+
+/// Otherwise nobody would learn that a day has no window.
+async fn a_key_whose_window_is_closed_opens_no_other_one(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let window = scene.open("anna", Duration::from_secs(3_600)).await;
+    scene.cut_off(window).await;
+    let nodes = nodes(&scene.executor, Entries::default()).await;
+    scene.until_state(window, WindowState::Closed).await;
+    nodes.drain().await;
+    let (windows, closed) = (Windows::new(Entries::default()), scene.window(window).await);
+    let open =
+        async |cutoff| windows.open(&scene.executor, NewWindow::new("anna", "17h00", cutoff)).await;
+    let found = open(closed.cutoff).await.unwrap();
+    assert_eq!((found.id, found.state), (window, WindowState::Closed));
+    let tomorrow = closed.cutoff + TimeDelta::days(1);
+    match open(tomorrow).await.unwrap_err() {
+        ExecuteError::Domain(WindowError::KeyAgain { closing_date, cutoff, .. }) => {
+            assert_eq!((Some(closing_date), cutoff), (closed.closing_date, tomorrow));
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 async fn a_window_needs_names_that_can_be_stored(dialect: Dialect) {

@@ -15,7 +15,7 @@ use futures_util::{StreamExt, stream};
 
 use super::begin_closing::{BeginClosing, DueWindow};
 use super::error::{SeriesError, WindowError};
-use super::open_window::OpenWindow;
+use super::open_window::{OpenWindow, check_key};
 use super::series::WindowSeries;
 use super::window::{NewWindow, Window, WindowState};
 use crate::job::{Job, RunContext};
@@ -106,8 +106,8 @@ where
 /// Opens a window, unless it is there.
 async fn open<S: WindowSeries>(ctx: &RunContext<'_>, new: NewWindow) -> Result<(), SeriesError> {
     let windows = ctx.executor().databases().repository::<Window>();
-    if windows.exists(Window::open(S::NAME, &new).0.id).await? {
-        return Ok(());
+    if let Some(there) = windows.find(Window::open(S::NAME, &new).0.id).await? {
+        return Ok(check_key(&there, &new)?);
     }
     let NewWindow { key, participant, .. } = new.clone();
     match ctx.execute(&OpenWindow { series: S::NAME }, new).await {

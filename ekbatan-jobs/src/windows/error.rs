@@ -35,6 +35,21 @@ pub enum WindowError {
         /// The time of the database.
         now: DateTime<Utc>,
     },
+    /// A key comes again although its window has begun to close.
+    #[error(
+        "the window `{key}` of `{participant}` began to close at {closing_date}, so there is none that closes at {cutoff}; give each window a key of its own"
+    )]
+    #[non_exhaustive]
+    KeyAgain {
+        /// The key of both windows.
+        key: String,
+        /// The participant.
+        participant: String,
+        /// When the window that is there began to close.
+        closing_date: DateTime<Utc>,
+        /// The cutoff of the window that was to be opened.
+        cutoff: DateTime<Utc>,
+    },
     /// The series did not answer which windows are to be opened.
     #[error("the windows that are to be opened are not known: {0}")]
     Upcoming(#[source] BoxError),

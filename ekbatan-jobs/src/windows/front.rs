@@ -154,7 +154,8 @@ impl<S: WindowSeries> Windows<S> {
         })
     }
 
-    /// Opens a window, unless it is there; then its cutoff stays as it is.
+    /// Opens a window, unless it is there; then its cutoff stays as it is. Fails if that one began to close before
+    /// this cutoff: a key never comes again.
     pub async fn open(
         &self,
         executor: &ActionExecutor,

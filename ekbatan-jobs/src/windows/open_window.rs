@@ -31,8 +31,20 @@ impl Action for OpenWindow {
         }
         let (window, opened) = Window::open(self.series, new);
         match ctx.find(window.id).await? {
-            Some(there) => Ok(there),
+            Some(there) => check_key(&there, new).map(|()| there),
             None => Ok(ctx.plan().add(New::new(window, opened))),
         }
+    }
+}
+
+/// Fails if a window that is there closed too early to be the one that is to be opened.
+pub(super) fn check_key(there: &Window, new: &NewWindow) -> Result<(), WindowError> {
+    // Databases keep microseconds.
+    match there.closing_date {
+        Some(closing_date) if closing_date.timestamp_micros() < new.cutoff.timestamp_micros() => {
+            let (key, participant) = (new.key.clone(), new.participant.clone());
+            Err(WindowError::KeyAgain { key, participant, closing_date, cutoff: new.cutoff })
+        }
+        _ => Ok(()),
     }
 }
