@@ -33,7 +33,8 @@ const SHORTEST: Duration = Duration::from_millis(10);
 ///
 /// A cron expression with one second, one minute and one hour, and every time of
 /// [`daily`](Self::daily), is due once on each day that it names. A time that the clocks skip is due
-/// at the first instant after the gap. A time that they repeat is due at the first of both.
+/// at the first instant after the gap. A time that they repeat is due at the first of both. A gap of more than
+/// two hours, as where a country has changed the side of the date line, has no slot.
 ///
 /// Another cron expression follows the clock on the wall: what it skips is not due, and what it
 /// repeats is due twice. A rate knows no clock on the wall. Two times of [`daily`](Self::daily) that the
