@@ -250,6 +250,10 @@ impl Broker for NatsBroker {
         Ok(self.look(terms).await?)
     }
 
+    fn check_topic(&self, topic: &str) -> Result<(), BrokerError> {
+        receipts::fault_of_subject(topic).map_or(Ok(()), |why| Err(why.into()))
+    }
+
     async fn open(&self, _sender: RelaySender) -> Result<(), BrokerError> {
         let terms = *self.terms.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match terms {

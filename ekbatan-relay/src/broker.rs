@@ -54,6 +54,13 @@ pub trait Broker: Send + Sync + 'static {
     /// Called before a node starts: whether the broker answers, and whether its settings fit.
     fn check(&self, terms: RelayTerms) -> impl Future<Output = Result<(), BrokerError>> + Send;
 
+    /// Called before a node starts: whether a message can have this topic at all. It is the topic of the relay with
+    /// words in the places of [`Relay::topic`](crate::Relay::topic).
+    fn check_topic(&self, topic: &str) -> Result<(), BrokerError> {
+        let _ = topic;
+        Ok(())
+    }
+
     /// Called before messages are sent as this sender, and again after [`Receipt::Unavailable`]. Nothing
     /// that was handed over before may be sent afterwards.
     fn open(&self, sender: RelaySender) -> impl Future<Output = Result<(), BrokerError>> + Send;
@@ -119,6 +126,7 @@ pub(crate) trait AnyBroker: Send + Sync {
     fn fences(&self) -> bool;
     fn describe(&self) -> String;
     async fn check(&self, terms: RelayTerms) -> Result<(), BrokerError>;
+    fn check_topic(&self, topic: &str) -> Result<(), BrokerError>;
     async fn open(&self, sender: RelaySender) -> Result<(), BrokerError>;
     async fn publish(&self, sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt>;
     async fn fence(&self, lost: RelaySender) -> Result<(), BrokerError>;
@@ -140,6 +148,10 @@ impl<B: Broker> AnyBroker for B {
 
     async fn check(&self, terms: RelayTerms) -> Result<(), BrokerError> {
         Broker::check(self, terms).await
+    }
+
+    fn check_topic(&self, topic: &str) -> Result<(), BrokerError> {
+        Broker::check_topic(self, topic)
     }
 
     async fn open(&self, sender: RelaySender) -> Result<(), BrokerError> {

@@ -233,7 +233,12 @@ impl EventRelay for Relay {
     }
 
     async fn check(&self, terms: RelayTerms) -> Result<(), RelayError> {
-        let checked = self.broker.check(terms).await;
+        // The words of an event are not known yet.
+        let topic = self.topic.fill("namespace", "model", "event");
+        let checked = match self.broker.check_topic(&topic) {
+            Ok(()) => self.broker.check(terms).await,
+            wrong => wrong,
+        };
         checked.map_err(|source| format!("{}: {}", self.broker.describe(), chain(&*source)).into())
     }
 

@@ -110,6 +110,18 @@ async fn nats_whose_window_is_shorter_than_the_time_of_repetitions_is_refused() 
     assert_eq!(info.cached_info().config.duplicate_window, Duration::from_secs(980));
 }
 
+/// Otherwise each event would be given up by itself. The check needs no server.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_topic_that_no_server_of_nats_takes_keeps_a_node_from_starting() {
+    let scene = Scene::start(Kind::InProcess, Dialect::Sqlite).await;
+    for topic in ["a b", "a..b", ".", "*", "x.>", "a\n", "a.{event}."] {
+        let broker = NatsBroker::new("nats://127.0.0.1:1", "events");
+        let relay = Relay::new(RELAY, broker).topic(topic).unwrap();
+        let why = scene.node().relay(relay).start().await.err().unwrap().to_string();
+        assert!(why.contains(RELAY) && why.contains("is no subject of NATS"), "{topic}: {why}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_subject_to_which_nats_lets_nobody_send_stops_its_models_only() {
     let limits = Limits { denies: true, ..Limits::default() };
