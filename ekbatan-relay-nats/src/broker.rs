@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use async_nats::jetstream::context::{PublishAckFuture, PublishError};
 use async_nats::jetstream::message::PublishMessage;
+use async_nats::jetstream::stream::Info;
 use ekbatan_core::config::{ExposeSecret, RelayConfig};
 use ekbatan_relay::{
     Broker, BrokerError, OutgoingMessage, Receipt, RelaySender, RelayTerms, check_ack_timeout,
@@ -13,7 +14,7 @@ use ekbatan_relay::{
 use futures_util::future::join_all;
 use tokio::sync::Mutex;
 
-use crate::connection::{NatsConnection, check_stream, horizon};
+use crate::connection::{NatsConnection, check_stream, horizon, warn_of_drops};
 use crate::error::NatsError;
 use crate::receipts::{self, Answer};
 use crate::settings::{Login, NewStream, Settings};
@@ -150,13 +151,14 @@ impl NatsBroker {
     }
 
     /// Whether the server answers and the stream will do.
-    async fn look(&self, terms: RelayTerms) -> Result<(), NatsError> {
+    async fn look(&self, terms: RelayTerms) -> Result<Info, NatsError> {
         let needed = horizon(terms, self.settings.ack_timeout);
         let connection = self.connection().await?;
         let looking = connection.stream_or_new(&self.settings, needed);
         // Each of the few requests has a time limit of its own.
         let info = looking.await.inspect_err(|_| connection.end())?;
-        check_stream(&info, needed)
+        check_stream(&info, needed)?;
+        Ok(info)
     }
 
     async fn hand_over(
@@ -247,7 +249,8 @@ impl Broker for NatsBroker {
     async fn check(&self, terms: RelayTerms) -> Result<(), BrokerError> {
         check_ack_timeout(self.settings.ack_timeout)?;
         *self.terms.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = Some(terms);
-        Ok(self.look(terms).await?)
+        warn_of_drops(&self.look(terms).await?.config);
+        Ok(())
     }
 
     fn check_topic(&self, topic: &str) -> Result<(), BrokerError> {
@@ -257,7 +260,7 @@ impl Broker for NatsBroker {
     async fn open(&self, _sender: RelaySender) -> Result<(), BrokerError> {
         let terms = *self.terms.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         match terms {
-            Some(terms) => Ok(self.look(terms).await?),
+            Some(terms) => Ok(self.look(terms).await.map(drop)?),
             None => Ok(self.connection().await.map(drop)?),
         }
     }

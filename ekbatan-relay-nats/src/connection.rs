@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use async_nats::connection::State;
-use async_nats::jetstream::stream::{Config, Info};
+use async_nats::jetstream::stream::{Config, DiscardPolicy, Info, RetentionPolicy};
 use async_nats::jetstream::{self, Context};
 use ekbatan_relay::{PUBLISH_TIME, RelayTerms};
 
@@ -107,12 +107,61 @@ pub(crate) fn horizon(terms: RelayTerms, ack_timeout: Duration) -> Duration {
 
 /// Fails if the stream cannot keep what a relay promises.
 pub(crate) fn check_stream(info: &Info, needed: Duration) -> Result<(), NatsError> {
-    let Config { name, duplicate_window: window, no_ack, .. } = &info.config;
+    let Config { name, duplicate_window: window, no_ack, retention, .. } = &info.config;
     if *no_ack {
         return Err(NatsError::NoAck(name.clone()));
+    }
+    if *retention == RetentionPolicy::Interest && info.state.consumer_count == 0 {
+        return Err(NatsError::NoConsumer(name.clone()));
     }
     if *window < needed {
         return Err(NatsError::Window { stream: name.clone(), window: *window, needed });
     }
     Ok(())
+}
+
+/// Warns if the stream makes room by dropping messages that nobody may have received.
+pub(crate) fn warn_of_drops(stream: &Config) {
+    let limits = dropping_limits(stream);
+    if !limits.is_empty() {
+        tracing::warn!(
+            stream = %stream.name, ?limits,
+            "a full stream drops its oldest events, also those that nobody has received; with `discard: new` it refuses further ones, and the relay waits"
+        );
+    }
+}
+
+/// The limits at which the stream drops its oldest messages.
+fn dropping_limits(stream: &Config) -> Vec<&'static str> {
+    let is_old = stream.discard == DiscardPolicy::Old;
+    let of_subject = is_old || !stream.discard_new_per_subject;
+    let limits = [
+        ("max_msgs", stream.max_messages, is_old),
+        ("max_bytes", stream.max_bytes, is_old),
+        ("max_msgs_per_subject", stream.max_messages_per_subject, of_subject),
+    ];
+    let dropping = limits.into_iter().filter(|(_, most, drops)| *drops && *most > 0);
+    dropping.map(|(name, ..)| name).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_limit_drops_messages_unless_the_stream_refuses_new_ones() {
+        let limits = Config {
+            max_messages: 20,
+            max_bytes: 1 << 20,
+            max_messages_per_subject: 5,
+            ..Config::default()
+        };
+        assert_eq!(dropping_limits(&limits), ["max_msgs", "max_bytes", "max_msgs_per_subject"]);
+        let new = Config { discard: DiscardPolicy::New, ..limits };
+        assert_eq!(dropping_limits(&new), ["max_msgs_per_subject"]);
+        let new = Config { discard_new_per_subject: true, ..new };
+        assert!(dropping_limits(&new).is_empty());
+        let unlimited = Config { max_messages: -1, max_bytes: -1, ..Config::default() };
+        assert!(dropping_limits(&unlimited).is_empty());
+    }
 }

@@ -54,6 +54,11 @@ pub enum NatsError {
     /// The stream acknowledges nothing.
     #[error("the stream `{0}` acknowledges no messages (`no_ack`); a relay needs acknowledgements")]
     NoAck(String),
+    /// The stream keeps messages for its consumers only, and has none.
+    #[error(
+        "the stream `{0}` keeps messages only for its consumers (`retention: interest`) and has none, so it would acknowledge events and keep none; create a durable consumer first"
+    )]
+    NoConsumer(String),
     /// The server does not answer.
     #[error("the server did not answer within {0:?}")]
     Silent(Duration),

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::stream::Config;
+use async_nats::jetstream::consumer::pull;
+use async_nats::jetstream::stream::{Config, RetentionPolicy};
 use ekbatan::events::StartError;
 use ekbatan::relay::{EventSelection, NatsBroker, Relay};
 use support::{Dialect, until};
@@ -108,6 +109,34 @@ async fn nats_whose_window_is_shorter_than_the_time_of_repetitions_is_refused() 
     let _node = long.relay(own).start().await.unwrap();
     let info = jetstream.get_stream("own").await.unwrap();
     assert_eq!(info.cached_info().config.duplicate_window, Duration::from_secs(980));
+}
+
+/// The server acknowledges what it does not keep.
+#[tokio::test(flavor = "multi_thread")]
+async fn nats_that_keeps_messages_for_consumers_only_needs_one() {
+    let scene = Scene::start(Kind::InProcess, Dialect::Sqlite).await;
+    let site = NatsSite::start(Limits::default()).await;
+    let interest = Config {
+        name: "interest".to_owned(),
+        subjects: vec!["interest.>".to_owned()],
+        retention: RetentionPolicy::Interest,
+        ..Config::default()
+    };
+    let stream = site.jetstream().await.create_stream(interest).await.unwrap();
+    let start = async || {
+        let broker = NatsBroker::new(site.server.url(), "interest");
+        let relay = Relay::new(RELAY, broker).topic("interest.{model}").unwrap();
+        scene.node().relay(relay).start().await
+    };
+    let why = start().await.err().unwrap().to_string();
+    assert!(why.contains("the stream `interest` keeps messages only for its consumers"), "{why}");
+    let durable = pull::Config { durable_name: Some("mail".to_owned()), ..Default::default() };
+    stream.create_consumer(durable).await.unwrap();
+    let node = start().await.unwrap();
+    open_wallet(&scene.executor).await;
+    scene.until_done().await;
+    assert_eq!(stream.get_info().await.unwrap().state.messages, 1);
+    node.drain(Duration::from_secs(30)).await;
 }
 
 /// Otherwise each event would be given up by itself. The check needs no server.
