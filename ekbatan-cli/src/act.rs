@@ -224,9 +224,11 @@ async fn counted(target: &Target, filter: &DeliveryFilter, verb: &str) -> Result
     if sum == 0 {
         known::check(target, filter.handler()).await?;
     }
-    let sentence = format!(
-        "there are {sum} {filter}; nothing was changed. To {verb} them, add --yes {sum} --who NAME --why REASON"
-    );
+    let advice = match sum {
+        0 => String::new(),
+        _ => format!(". To {verb} them, add --yes {sum} --who NAME --why REASON"),
+    };
+    let sentence = format!("there are {sum} {filter}; nothing was changed{advice}");
     Ok(said(sentence, json!({ "count": sum, "shards": by_shard })))
 }
 

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{ArgGroup, Args, Parser, Subcommand};
 use uuid::Uuid;
 
 use crate::failure::Failure;
@@ -137,9 +137,9 @@ pub enum EventCommand {
         operator: Operator,
     },
     /// Delivers events once more. Without --yes it only counts them.
+    #[command(group = ArgGroup::new("selected").args(["id", "handler"]).required(true))]
     Replay {
         /// One dead letter, instead of --handler.
-        #[arg(required_unless_present = "handler", conflicts_with = "handler")]
         id: Option<Uuid>,
         #[command(flatten)]
         selection: Selection,

@@ -146,7 +146,7 @@ impl DeliveryOperations {
             Ok::<_, EventsError>(())
         };
         let retried = self.shard.transactions().in_transaction(retrying).await;
-        self.found("parked delivery", id, "parked", retried)?;
+        self.found("delivery", id, "parked", retried)?;
         self.release_behind(stream).await
     }
 
@@ -163,7 +163,7 @@ impl DeliveryOperations {
             Ok::<_, EventsError>(())
         };
         let moved = self.shard.transactions().in_transaction(moving).await;
-        self.found("parked delivery", id, "parked", moved)?;
+        self.found("delivery", id, "parked", moved)?;
         self.release_behind(stream).await
     }
 
@@ -244,7 +244,7 @@ impl DeliveryOperations {
     async fn find_parked(&self, id: Uuid) -> Result<Stored<Delivery>, EventsError> {
         let found = self.deliveries.find(Id::from_uuid(id)).await?;
         let parked = found.filter(|row| row.state == DeliveryState::Parked);
-        parked.ok_or_else(|| self.not_found("parked delivery", id, "parked"))
+        parked.ok_or_else(|| self.not_found("delivery", id, "parked"))
     }
 
     pub(crate) fn not_found(

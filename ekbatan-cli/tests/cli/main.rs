@@ -64,7 +64,8 @@ async fn what_is_parked_is_shown_retried_and_skipped(scene: &Scene) {
     assert_eq!(said, format!("{id} is skipped; its model goes on\n"));
     assert_eq!(scene.run(&["events", "parked"]).await.done(), "no event is parked\n");
     let again = scene.run(&[&["events", "skip", id], &by[..]].concat()).await.failed(1);
-    assert!(again.starts_with(&format!("ekbatan: there is no parked delivery {id}")), "{again}");
+    let none = format!("ekbatan: there is no delivery {id} on shard 0/0 that is parked;");
+    assert!(again.starts_with(&none), "{again}");
     let gone = scene.run(&["events", "look", id]).await.failed(1);
     assert!(gone.contains("a delivery that was handled is gone"), "{gone}");
     node.drain(std::time::Duration::from_secs(60)).await;
@@ -133,6 +134,11 @@ async fn dead_letters_are_counted_before_they_are_replayed_or_purged(scene: &Sce
     assert_eq!(scene.json(&of_ledger).await["count"], 4);
     let none = scene.json(&[&of_ledger[..], &["--event-type", "WalletClosed"]].concat()).await;
     assert_eq!(none["count"], 0);
+    let unknown = scene.run(&[&of_ledger[..], &["--model-id", "seventeen"]].concat()).await.done();
+    assert_eq!(
+        unknown,
+        "there are 0 dead letters of `ledger.post` with model id `seventeen`; nothing was changed\n"
+    );
     let until = scene.json(&[&of_ledger[..], &["--until", "2001-01-01T00:00:00Z"]].concat()).await;
     assert_eq!(until["count"], 0);
 
@@ -170,6 +176,9 @@ async fn dead_letters_are_counted_before_they_are_replayed_or_purged(scene: &Sce
     assert_eq!(purged, "deleted 4 settled dead letters of `ledger.post`\n");
     let stored = ["events", "replay", "--handler", "ledger.post", "--stored"];
     assert_eq!(scene.json(&stored).await["count"], 4);
+    let shouted = letters[0]["model_id"].as_str().unwrap().to_uppercase();
+    let of_model = [&stored[..], &["--model-id", &shouted]].concat();
+    assert_eq!(scene.json(&of_model).await["count"], 1);
     let log = scene.json(&["events", "log"]).await;
     let what: Vec<_> = log.as_array().unwrap().iter().map(|row| &row["what"]).collect();
     assert_eq!(what, ["purge", "replay", "replay"]);
@@ -224,7 +233,8 @@ async fn what_was_not_asked_properly_is_refused_by_name(scene: &Scene) {
     let date = scene.run(&date).await.failed(2);
     assert!(date.contains("--from `yesterday` is not a time"), "{date}");
     assert!(date.contains("write it as 2026-03-01T09:00:00Z"), "{date}");
-    scene.run(&["events", "replay"]).await.failed(2);
+    let replay = scene.run(&["events", "replay"]).await.failed(2);
+    assert!(replay.contains("<ID|--handler <HANDLER>>"), "{replay}");
     let by = ["--yes", "0", "--who", "alice", "--why", "the ledger is open"];
     for verb in ["replay", "purge"] {
         let of_nobody = ["events", verb, "--handler", "ledger.pots"];
