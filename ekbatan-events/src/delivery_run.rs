@@ -239,6 +239,7 @@ impl Runner {
             trace_parent: event.trace_parent.clone(),
             mark: Some(self.shard.mark(delivery).map_err(misfit)?),
             lost: false,
+            shard: self.shard.identifier(),
             remote: RemoteStore {
                 calls: &self.remote_calls,
                 delivery,

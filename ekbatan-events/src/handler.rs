@@ -164,6 +164,8 @@ pub struct HandlerContext<'c> {
     pub(crate) mark: Option<Mark>,
     /// Whether the delivery turned out to be another node's.
     pub(crate) lost: bool,
+    /// The shard that stores the event.
+    pub(crate) shard: ShardIdentifier,
     pub(crate) remote: RemoteStore<'c>,
     /// Whether a remote call is in doubt that only an operator can settle.
     pub(crate) needs_operator: bool,
@@ -197,7 +199,7 @@ impl HandlerContext<'_> {
 
     /// Executes an action of which further ones follow, or which writes to another shard. It
     /// commits by itself, once for this name and this event: if the handler runs again, the stored
-    /// output is returned.
+    /// output is returned. Its key is on the shard that stores the event, so it stays known if shards are added.
     ///
     /// The parameters must be the same in every run: they are compared, as with every
     /// [`idempotency_key`](ekbatan_core::action::Execution::idempotency_key). So take them from the
@@ -215,7 +217,9 @@ impl HandlerContext<'_> {
         // In the name under which the event was delivered: a handler that has another name by now finds the
         // steps that it made before.
         let principal = self.principal.as_deref().unwrap_or(&self.remote.delivery.handler);
-        self.call(action, params).principal(principal).idempotency_key(key).await
+        // Beside the delivery: a shard that is added must not become the home of the key.
+        let call = self.call(action, params).principal(principal).key_on(self.shard);
+        call.idempotency_key(key).await
     }
 
     /// Calls another system, for example to charge a card: at most once for this name and this event,

@@ -168,8 +168,9 @@ impl<'c> RunContext<'c> {
         A::Output: Serialize + DeserializeOwned,
     {
         let key = job_step_key(self.id(), name);
-        let call = self.call(action, params).marking(self.mark.clone());
-        let answer = call.idempotency_key(key).await;
+        // Beside the run: a shard that is added must not become the home of the key.
+        let call = self.call(action, params).key_on(self.shard.identifier());
+        let answer = call.marking(self.mark.clone()).idempotency_key(key).await;
         self.note(&answer);
         answer
     }

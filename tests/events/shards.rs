@@ -6,7 +6,8 @@ use ekbatan::action::Once;
 use ekbatan::config::{EkbatanConfig, ShardMemberConfig};
 use ekbatan::domain::{New, ShardIdentifier};
 use ekbatan::events::{
-    Delivered, EventHandler, HandlerContext, HandlerOptions, RemoteCallError, Retention,
+    Delivered, DeliveryOperations, EventHandler, HandlerContext, HandlerOptions, RemoteCallError,
+    Retention,
 };
 use ekbatan::prelude::*;
 use serde::{Deserialize, Serialize};
@@ -231,23 +232,33 @@ fn migrations() -> Migrations {
         .script_for(ekbatan::db::Dialect::MariaDb, 1, "tickets", tickets("uuid", "datetime(6)"))
 }
 
-/// Tickets on SQLite, PostgreSQL and MariaDB.
-async fn three_shards() -> (ActionExecutor, [ShardIdentifier; 3], Vec<ScratchDatabase>) {
-    let shard = |group, member| ShardIdentifier::new(group, member).expect("a shard");
-    let shards = [shard(0, 0), shard(0, 1), shard(3, 7)];
-    let mut scratches = Vec::new();
-    for dialect in [Dialect::Sqlite, Dialect::Postgres, Dialect::MariaDb] {
-        scratches.push(ScratchDatabase::create(dialect).await);
-    }
-    let others = shards.iter().zip(&scratches).skip(1);
-    let config =
-        others.fold(EkbatanConfig::from(scratches[0].config()), |config, (shard, scratch)| {
-            config.shard(*shard, ShardMemberConfig::new(0, scratch.config()))
+/// The shards of all tests.
+fn shards() -> [ShardIdentifier; 3] {
+    [(0, 0), (0, 1), (3, 7)].map(|(group, member)| {
+        ShardIdentifier::new(group, member).expect("each of these can be a shard")
+    })
+}
+
+/// Tickets, as a process sees them whose configuration has the first shards only.
+async fn open(scratches: &[ScratchDatabase]) -> ActionExecutor {
+    let others = shards().into_iter().zip(scratches).skip(1);
+    let config = others
+        .fold(EkbatanConfig::from(scratches[0].config()), |config, (shard, scratch)| {
+            config.shard(shard, ShardMemberConfig::new(0, scratch.config()))
         });
     let databases = Databases::connect(&config).await.unwrap();
     databases.migrate(&migrations()).await.unwrap();
     let builder = ActionExecutor::builder(&databases, "com.example.tickets").model::<Ticket>();
-    (builder.build().await.unwrap(), shards, scratches)
+    builder.build().await.unwrap()
+}
+
+/// Tickets on SQLite, PostgreSQL and MariaDB.
+async fn three_shards() -> (ActionExecutor, [ShardIdentifier; 3], Vec<ScratchDatabase>) {
+    let mut scratches = Vec::new();
+    for dialect in [Dialect::Sqlite, Dialect::Postgres, Dialect::MariaDb] {
+        scratches.push(ScratchDatabase::create(dialect).await);
+    }
+    (open(&scratches).await, shards(), scratches)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -339,28 +350,53 @@ async fn a_remote_call_is_on_the_shard_of_its_event() {
     assert_eq!((calls, node.handlers()[0].failed), (vec![1, 2, 3], 0));
 }
 
-/// The keys of the steps have their homes on all shards, and the deliveries are on one.
+/// Sells tickets on the first shard, confirms each in a step, and parks their events.
+async fn park_events_with_steps(executor: &ActionExecutor, tickets: usize) {
+    let options = HandlerOptions::default().max_attempts(1);
+    let node = crate::scene::node(executor).handler_with(ConfirmInStep, options);
+    let node = node.start().await.unwrap();
+    for _ in 0..tickets {
+        executor.execute(&Sell, On { group: 0, member: 0 }).await.unwrap();
+    }
+    until("all are parked", async || node.handlers()[0].failed == tickets as u64).await;
+    node.drain(Duration::from_secs(30)).await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
-async fn keys_of_steps_stay_as_long_as_a_delivery_on_another_shard() {
-    const TICKETS: usize = 60;
-    let (executor, _, scratches) = three_shards().await;
+async fn a_new_shard_repeats_no_step() {
+    const TICKETS: usize = 24;
+    let mut scratches = Vec::new();
+    for _ in 0..3 {
+        scratches.push(ScratchDatabase::create(Dialect::Sqlite).await);
+    }
+    park_events_with_steps(&open(&scratches[..2]).await, TICKETS).await;
+    let executor = open(&scratches).await;
     let options = HandlerOptions::default().max_attempts(1);
     let node = crate::scene::node(&executor).handler_with(ConfirmInStep, options);
     let node = node.start().await.unwrap();
-    for _ in 0..TICKETS {
-        executor.execute(&Sell, On { group: 0, member: 0 }).await.unwrap();
+    let shard = executor.databases().default_shard();
+    let operations = DeliveryOperations::new(executor.databases(), &shard);
+    for parked in operations.parked(TICKETS).await.unwrap() {
+        operations.retry(parked.id, "alice", "there is one more shard").await.unwrap();
     }
-    until("all are parked", async || node.handlers()[0].failed == TICKETS as u64).await;
-    node.drain(Duration::from_secs(30)).await;
-    for scratch in &scratches {
-        let keys = scratch.eventlog("idempotency_keys");
-        assert!(scratch.count(&keys).await > 0, "there are keys on each shard");
-        let long_ago = match scratch.dialect {
-            Dialect::Sqlite => "2020-01-01T00:00:00.000000Z",
-            _ => "2020-01-01 00:00:00",
-        };
-        scratch.execute(&format!("UPDATE {keys} SET created_date = '{long_ago}'")).await;
-    }
+    until("all ran again", async || node.handlers()[0].failed == TICKETS as u64).await;
+    let tickets = executor.databases().repository::<Ticket>().find_all().await.unwrap();
+    let repeated = tickets.iter().filter(|ticket| ticket.version() != 2).count();
+    assert_eq!((tickets.len(), repeated), (TICKETS, 0), "each was confirmed once");
+    let keys = scratches[0].eventlog("idempotency_keys");
+    assert_eq!(scratches[0].count(&keys).await, TICKETS);
+}
+
+/// Keys of steps are on the shard of their delivery, wherever keys have their homes.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_steps_stay_as_long_as_their_delivery() {
+    const TICKETS: usize = 12;
+    let (executor, _, scratches) = three_shards().await;
+    park_events_with_steps(&executor, TICKETS).await;
+    let keys = scratches[0].eventlog("idempotency_keys");
+    assert_eq!(scratches[0].count(&keys).await, TICKETS);
+    let long_ago = "UPDATE {keys} SET created_date = '2020-01-01T00:00:00.000000Z'";
+    scratches[0].execute(&long_ago.replace("{keys}", &keys)).await;
     let retention = Retention::new().keys(Retention::LEAST);
     assert_eq!(retention.run(executor.databases()).await.unwrap().keys, 0);
     let deliveries = scratches[0].eventlog("deliveries");

@@ -166,3 +166,29 @@ async fn a_call_of_a_run_is_on_the_shard_of_the_row_that_its_action_checks() {
     let waiting = async |of: &ScratchDatabase| of.count(&of.eventlog("deliveries")).await;
     assert_eq!((waiting(&home).await, waiting(&other).await), (0, 1));
 }
+
+/// Keys of an application have their homes on all shards.
+#[tokio::test(flavor = "multi_thread")]
+async fn keys_of_steps_are_on_the_shard_of_the_run() {
+    const STEPS: usize = 12;
+    let (executor, home, other) = two_shards().await;
+    let job = Report::new(move |ctx| {
+        async move {
+            for step in 0..STEPS {
+                ctx.step(&step.to_string(), &PutStamp, OTHER).await?;
+            }
+            Ok::<_, Failure>(())
+        }
+        .boxed()
+    });
+    let node = crate::scene::node(&executor).job(rarely(), job).start().await.unwrap();
+    let operations = JobOperations::new(executor.databases());
+    let run = operations.run_now(REPORT, "alice", "a test").await.unwrap();
+    until("the run is done", async || {
+        operations.run(run).await.unwrap().is_some_and(|run| run.state == RunState::Done)
+    })
+    .await;
+    node.drain(Duration::ZERO).await;
+    let keys = async |of: &ScratchDatabase| of.count(&of.eventlog("idempotency_keys")).await;
+    assert_eq!((keys(&home).await, keys(&other).await), (STEPS, 0));
+}

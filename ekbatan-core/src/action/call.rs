@@ -20,7 +20,7 @@ use super::plan::PlanParts;
 use super::shard_batches::{BatchBuilder, ClaimPlan, KeyPlan, PlanRows, Planned, PlannedBatches};
 use super::{Action, ActionContext, ActionPlan, Contention, ExecuteError, PlanError, RetryPolicy};
 use crate::db::{ActionId, Committed, OpenAction};
-use crate::domain::LockKey;
+use crate::domain::{LockKey, ShardIdentifier};
 use crate::outbox::{ActionRecord, KeyRecord, Mark, StoredOutput};
 use crate::repository::PendingReads;
 use crate::shard::{Fencing, HomedKey};
@@ -57,6 +57,8 @@ pub(super) struct CallOptions {
     pub(super) wants_token: bool,
     /// The mark of the work that the call belongs to: a delivery, or a run of a job.
     pub(super) mark: Option<Mark>,
+    /// The shard that has the row of the key; `None`: its home.
+    pub(super) key_shard: Option<ShardIdentifier>,
     /// Whether the caller has set an idempotency key and a message.
     pub(super) has_two_keys: bool,
 }

@@ -15,7 +15,7 @@ use super::run::run;
 use super::trace_parent;
 use super::{Action, AsFence, Contention, ExecuteError, RetryPolicy};
 use crate::db::{ActionId, Committed, outside_transaction};
-use crate::domain::{LockKey, checked_json};
+use crate::domain::{LockKey, ShardIdentifier, checked_json};
 use crate::outbox::Mark;
 
 /// A call that runs when it is awaited.
@@ -219,6 +219,14 @@ impl<'a, A: Action, O> Execution<'a, A, O> {
     pub fn with_commit(mut self) -> ExecutionWithCommit<'a, A, O> {
         self.0.options.wants_token = true;
         ExecutionWithCommit(self)
+    }
+
+    /// Keeps the row of the key on this shard, whatever other shards there are. All calls with the key must
+    /// name it.
+    #[doc(hidden)]
+    pub fn key_on(mut self, shard: ShardIdentifier) -> Self {
+        self.0.options.key_shard = Some(shard);
+        self
     }
 
     /// Lets the commit carry a mark. If its row is not as it was read, nothing is committed.

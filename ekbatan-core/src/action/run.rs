@@ -14,7 +14,7 @@ use super::performing::performed_action;
 use super::{Action, ErrorKind, ExecuteError, PlanError};
 use crate::db::{DbError, DbErrorKind};
 use crate::outbox::{CallKey, MarkedWork, StoredCall, StoredOutput, fingerprint};
-use crate::shard::{FoundCall, HomedKey, PartialCommit};
+use crate::shard::{FoundCall, HomedKey, KeyHomes, PartialCommit};
 
 /// The longest idempotency key, consumer or id of a message, in bytes.
 const MAX_KEY: usize = 255;
@@ -103,7 +103,9 @@ impl<A: Action, O: Send> Call<'_, A, O> {
     ) -> CallResult<O, A::Error> {
         let (executor, deadline) = (self.executor, self.attempt.deadline);
         let databases = &executor.databases;
-        let key = HomedKey::new(key, &executor.key_homes, &databases.shards, &databases.clock);
+        let fixed = self.options.key_shard.map(KeyHomes::only);
+        let homes = fixed.as_ref().unwrap_or(&executor.key_homes);
+        let key = HomedKey::new(key, homes, &databases.shards, &databases.clock);
         let keyed = KeyedCall { key, repeated, leaves_home: false };
         if let Some(found) = deadline.bound(keyed.key.find()).await?? {
             self.attempt.key_lock = None; // others with the key are answered at the same time

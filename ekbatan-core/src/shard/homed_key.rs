@@ -69,6 +69,11 @@ pub(crate) struct FoundCall {
 }
 
 impl KeyHomes {
+    /// One shard, which is the home of every key.
+    pub(crate) fn only(shard: ShardIdentifier) -> Self {
+        Self { present: Some(vec![shard]), former: None }
+    }
+
     /// The home of a key.
     pub(crate) fn home(&self, shards: &Shards, key: &CallKey) -> Arc<Database> {
         self.homes(shards, key).swap_remove(0)
