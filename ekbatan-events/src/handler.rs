@@ -178,16 +178,14 @@ impl HandlerContext<'_> {
     ///
     /// The action must write to the shard that stores the event. For another shard use `step`.
     ///
-    /// A further call after one that committed is refused with
-    /// [`DeliveryLost`](ExecuteError::DeliveryLost): the event is handled.
+    /// Whatever follows one that committed is refused with [`Finished`](ExecuteError::Finished): the event
+    /// is handled, so what follows would be lost if the process ended before it.
     pub async fn finish<A: Action>(
         &mut self,
         action: &A,
         params: A::Params,
     ) -> Result<A::Output, ExecuteError<A::Error>> {
-        let Some(mark) = self.mark.clone() else {
-            return Err(ExecuteError::DeliveryLost { handler: self.handler.to_owned() });
-        };
+        let Some(mark) = self.mark.clone() else { return Err(self.finished()) };
         let call = self.call(action, params).marking(mark);
         let answer = call.await;
         match &answer {
@@ -213,6 +211,9 @@ impl HandlerContext<'_> {
     where
         A::Output: Serialize + DeserializeOwned,
     {
+        if self.mark.is_none() {
+            return Err(self.finished());
+        }
         let key = step_key(self.remote.delivery.id.uuid(), name);
         // In the name under which the event was delivered: a handler that has another name by now finds the
         // steps that it made before.
@@ -283,6 +284,11 @@ impl HandlerContext<'_> {
     /// executed by it directly is not tied to the event, and repeated if the handler runs again.
     pub fn executor(&self) -> &ActionExecutor {
         self.executor
+    }
+
+    /// The error of what follows the last action.
+    fn finished<E>(&self) -> ExecuteError<E> {
+        ExecuteError::finished(self.handler)
     }
 
     fn call<'a, A: Action>(

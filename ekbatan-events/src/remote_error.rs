@@ -76,6 +76,15 @@ pub enum RemoteCallError {
         /// The handler.
         handler: String,
     },
+    /// The handler has called `finish` already, which is its last action. Nothing was sent.
+    #[error(
+        "`{handler}` has called `finish` already, which is its last action; nothing was sent. Make the remote call before `finish`"
+    )]
+    #[non_exhaustive]
+    Finished {
+        /// The handler.
+        handler: String,
+    },
     /// The outcome cannot be stored as JSON, or could not be read back, or the stored one does not fit the type of
     /// the code.
     #[error("the outcome of the remote call `{name}`: {source}")]

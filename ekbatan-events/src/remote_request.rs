@@ -118,7 +118,8 @@ where
         let Self { call, run } = self;
         Box::pin(async move {
             if run.is_handled {
-                return Err(call.store.lost());
+                let handler = call.store.handler.to_owned();
+                return Err(RemoteCallError::Finished { handler });
             }
             let can_ask = call.reconcile.is_some();
             let answer = call.make().await;

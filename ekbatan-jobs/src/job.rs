@@ -60,8 +60,9 @@ pub trait Job: Send + Sync + 'static {
 
 /// A run of a job: what it is for, and how it executes actions.
 ///
-/// Once the run has ended or another node has taken it over, its actions are refused with
-/// [`RunLost`](ExecuteError::RunLost), and nothing of them is committed. The row of the run is on the
+/// Once another node has taken the run over, its actions are refused with
+/// [`RunLost`](ExecuteError::RunLost), and after [`finish`](Self::finish) with
+/// [`Finished`](ExecuteError::Finished). Nothing of them is committed. The row of the run is on the
 /// default shard. An action that writes to another shard is checked right before its commit; a
 /// run that is taken over at that moment still commits there. So let it check what it changes.
 pub struct RunContext<'c> {
@@ -151,6 +152,7 @@ impl<'c> RunContext<'c> {
         action: &A,
         params: A::Params,
     ) -> Result<A::Output, ExecuteError<A::Error>> {
+        self.check_open::<A::Error>()?;
         let answer = self.call(action, params).marking(self.mark.clone()).await;
         self.note(&answer);
         answer
@@ -167,6 +169,7 @@ impl<'c> RunContext<'c> {
     where
         A::Output: Serialize + DeserializeOwned,
     {
+        self.check_open::<A::Error>()?;
         let key = job_step_key(self.id(), name);
         // Beside the run: a shard that is added must not become the home of the key.
         let call = self.call(action, params).key_on(self.shard.identifier());
@@ -184,6 +187,7 @@ impl<'c> RunContext<'c> {
         action: &A,
         params: A::Params,
     ) -> Result<A::Output, ExecuteError<A::Error>> {
+        self.check_open::<A::Error>()?;
         let now = self.shard.database_time().await?;
         let ended = self.run.ended(RunState::Done, None, now);
         let mark = self.shard.mark_of_ended_run(ended, self.job);
@@ -192,6 +196,11 @@ impl<'c> RunContext<'c> {
         self.is_ended |= answer.is_ok();
         self.note(&answer);
         answer
+    }
+
+    /// Fails after the last action.
+    fn check_open<E>(&self) -> Result<(), ExecuteError<E>> {
+        if self.is_ended { Err(ExecuteError::finished(self.job)) } else { Ok(()) }
     }
 
     fn call<'a, A: Action>(&'a self, action: &'a A, params: A::Params) -> Execution<'a, A> {

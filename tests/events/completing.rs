@@ -18,7 +18,7 @@ use crate::scene::{
 
 on_every_database! {
     a_handler_that_fails_after_its_action_has_committed_is_done,
-    a_second_action_is_refused_and_commits_nothing,
+    what_follows_the_last_action_is_refused_and_commits_nothing,
     a_step_commits_once_however_often_the_handler_runs,
     an_event_that_was_taken_over_has_no_effect_of_its_former_node,
     an_action_that_changes_nothing_marks_too,
@@ -55,20 +55,28 @@ async fn a_handler_that_fails_after_its_action_has_committed_is_done(scene: &Sce
     assert_eq!(seen.lock().unwrap().len(), 3);
 }
 
-async fn a_second_action_is_refused_and_commits_nothing(scene: &Scene) {
-    let ledger = Ledger::new(|ctx, event| {
+async fn what_follows_the_last_action_is_refused_and_commits_nothing(scene: &Scene) {
+    let (answers, mut answered) = tokio::sync::mpsc::unbounded_channel();
+    let ledger = Ledger::new(move |ctx, event| {
+        let answers = answers.clone();
         async move {
             post(ctx, event).await?;
             let second = ctx.finish(&PostEntry, Posting::of(event)).await;
-            assert_eq!(second.unwrap_err().kind(), ErrorKind::DeliveryLost);
+            answers.send(second.map_err(|error| error.to_string()))?;
+            let step = ctx.step("late", &PostEntry, Posting::of(event)).await;
+            answers.send(step.map_err(|error| error.to_string()))?;
             Ok(())
         }
         .boxed()
     });
-    let _node = scene.node().handler_with(ledger, quick()).start().await.unwrap();
+    let node = scene.node().handler_with(ledger, quick()).start().await.unwrap();
     let wallet = scene.open_wallet().await;
-    scene.until_handled("ledger.post").await;
-    assert_eq!(scene.posted(wallet).await, [1]);
+    for _ in 0..2 {
+        let why = answered.recv().await.unwrap().expect_err("it follows the last action");
+        assert!(why.starts_with("`ledger.post` has called `finish` already"), "{why}");
+    }
+    until("it is handled", async || node.handlers()[0].handled == 1).await;
+    assert_eq!((scene.posted(wallet).await, node.handlers()[0].failed), (vec![1], 0));
 }
 
 async fn a_step_commits_once_however_often_the_handler_runs(scene: &Scene) {

@@ -478,19 +478,21 @@ async fn a_call_that_is_under_way_is_not_settled(scene: &Scene) {
 async fn after_its_last_action_a_handler_makes_no_call(scene: &Scene) {
     let bank = Bank::default();
     let own = bank.clone();
+    let (answers, mut answered) = tokio::sync::mpsc::unbounded_channel();
     let ledger = Ledger::new(move |ctx, event| {
-        let bank = own.clone();
+        let (bank, answers) = (own.clone(), answers.clone());
         async move {
             post(ctx, event).await?;
             let charge = ctx.remote_call("charge", |key| async move { bank.charge(key).await });
-            let answer = charge.await;
-            assert!(matches!(answer, Err(RemoteCallError::DeliveryLost { .. })));
+            answers.send(charge.await.map_err(|error| error.to_string()))?;
             Ok(())
         }
         .boxed()
     });
     let node = scene.node().handler(ledger).start().await.unwrap();
     scene.open_wallet().await;
+    let why = answered.recv().await.unwrap().expect_err("it follows the last action");
+    assert!(why.starts_with("`ledger.post` has called `finish` already"), "{why}");
     until("it is handled", async || node.handlers()[0].handled == 1).await;
     assert_eq!((bank.requests(), node.handlers()[0].failed), (vec![], 0));
 }

@@ -125,17 +125,24 @@ async fn a_run_that_was_taken_over_is_refused_also_if_it_changes_nothing(scene: 
 }
 
 async fn several_actions_commit_under_one_run(scene: &Scene) {
-    let job = Report::new(|ctx| {
+    let (answers, mut answered) = mpsc::unbounded_channel();
+    let job = Report::new(move |ctx| {
+        let answers = answers.clone();
         async move {
             let run: &RunContext<'_> = ctx;
             let write = || run.execute(&WriteLine, Writing::of(run));
             futures_util::future::try_join3(write(), write(), write()).await?;
             let writing = Writing::of(ctx);
             ctx.finish(&WriteLine, writing.clone()).await?;
-            let after = ctx.execute(&WriteLine, writing.clone()).await;
-            assert_eq!(after.unwrap_err().kind(), ErrorKind::RunLost);
-            let after = ctx.finish(&WriteLine, writing).await;
-            assert_eq!(after.unwrap_err().kind(), ErrorKind::RunLost);
+            let late = [
+                ctx.execute(&WriteLine, writing.clone()).await,
+                ctx.step("late", &WriteLine, writing.clone()).await,
+                ctx.finish(&WriteLine, writing).await,
+            ];
+            for answer in late {
+                let why = answer.expect_err("it follows the last action").to_string();
+                answers.send(why)?;
+            }
             Ok(())
         }
         .boxed()
@@ -143,6 +150,10 @@ async fn several_actions_commit_under_one_run(scene: &Scene) {
     let node = scene.node().job(rarely(), job).start().await.unwrap();
     scene.operations().run_now(REPORT, "alice", "a test").await.unwrap();
     scene.until_in_state(REPORT, RunState::Done, 1).await;
+    for _ in 0..3 {
+        let why = answered.recv().await.unwrap();
+        assert!(why.starts_with("`report` has called `finish` already"), "{why}");
+    }
     node.drain(Duration::MAX).await;
     assert_eq!(scene.lines().await.len(), 4);
     assert_eq!(scene.in_state(REPORT, RunState::Done).await.len(), 1);

@@ -123,7 +123,7 @@ pub enum ExecuteError<E> {
         key: String,
     },
     /// The event that the call handles is not to be handled by it any more: another node has taken it
-    /// over, somebody has skipped it, or the handler has executed its last action already.
+    /// over, or somebody has skipped it.
     #[error(
         "the event is not `{handler}`'s to handle any more: it was handled, skipped, or taken over by another node; nothing was written"
     )]
@@ -137,6 +137,15 @@ pub enum ExecuteError<E> {
     RunLost {
         /// The job.
         job: String,
+    },
+    /// The handler or the job has called `finish` already, which is its last action.
+    #[error(
+        "`{caller}` has called `finish` already, which is its last action; nothing was written. Do this in a `step` before `finish`"
+    )]
+    #[non_exhaustive]
+    Finished {
+        /// The handler or the job.
+        caller: String,
     },
     /// The deadline passed before anything was sent.
     #[error("the deadline of {after:?} passed; nothing was written")]
@@ -253,6 +262,7 @@ pub enum ErrorKind {
     FenceLost,
     DeliveryLost,
     RunLost,
+    Finished,
     Deadline,
     CommitUnknown,
     KeyReused,
@@ -296,6 +306,7 @@ impl AttemptError {
             Self::FenceLost { key } => To::FenceLost { key },
             Self::DeliveryLost { handler } => To::DeliveryLost { handler },
             Self::RunLost { job } => To::RunLost { job },
+            Self::Finished { caller } => To::Finished { caller },
             Self::Deadline { after } => To::Deadline { after },
             Self::CommitUnknown { action, why } => To::CommitUnknown { action, why },
             Self::KeyReused { key, action } => To::KeyReused { key, action },
@@ -314,6 +325,12 @@ impl AttemptError {
 }
 
 impl<E> ExecuteError<E> {
+    /// The error of what a handler or a job does after its last action.
+    #[doc(hidden)]
+    pub fn finished(caller: &str) -> Self {
+        ExecuteError::Finished { caller: caller.to_owned() }
+    }
+
     /// The kind.
     pub fn kind(&self) -> ErrorKind {
         match self {
@@ -330,6 +347,7 @@ impl<E> ExecuteError<E> {
             ExecuteError::FenceLost { .. } => ErrorKind::FenceLost,
             ExecuteError::DeliveryLost { .. } => ErrorKind::DeliveryLost,
             ExecuteError::RunLost { .. } => ErrorKind::RunLost,
+            ExecuteError::Finished { .. } => ErrorKind::Finished,
             ExecuteError::Deadline { .. } => ErrorKind::Deadline,
             ExecuteError::CommitUnknown { .. } => ErrorKind::CommitUnknown,
             ExecuteError::KeyReused { .. } => ErrorKind::KeyReused,
