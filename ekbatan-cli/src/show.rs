@@ -16,9 +16,10 @@ pub async fn status(target: &Target) -> Result<Answer, Failure> {
     let mut rows = Vec::new();
     for on in target.shards() {
         for of in on.operations.status().await? {
-            let state = match (of.is_retired, of.is_paused) {
-                (true, _) => "retired",
-                (_, true) => "paused",
+            let state = match (of.is_unknown, of.is_retired, of.is_paused) {
+                (true, ..) => "unknown",
+                (_, true, _) => "retired",
+                (_, _, true) => "paused",
                 _ => "active",
             };
             // A handler that is gone and has nothing left says nothing.

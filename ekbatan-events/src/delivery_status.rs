@@ -35,6 +35,9 @@ pub struct DeliveryStatus {
     pub is_paused: bool,
     /// Whether it is retired, or has another name by now.
     pub is_retired: bool,
+    /// Whether no node has registered it yet. So it is with an action whose calls are enqueued and that
+    /// no node was given: they wait for such a node.
+    pub is_unknown: bool,
 }
 
 /// Reads how far each handler of a shard is, ordered by name.
@@ -46,7 +49,9 @@ pub(crate) async fn status(
     for row in Registrar::new(databases, shard).all().await? {
         let of = entry(&mut by_handler, &row.handler);
         of.is_paused |= row.state == SubscriptionState::Paused;
-        of.is_retired &= !row.state.is_subscribed();
+        // It is retired if it has subscriptions, and all of them are withdrawn.
+        of.is_retired = !row.state.is_subscribed() && (of.is_unknown || of.is_retired);
+        of.is_unknown = false;
     }
     for row in shard.backlog().await? {
         let of = entry(&mut by_handler, &row.handler);
@@ -86,6 +91,7 @@ fn entry<'b>(
         in_doubt: 0,
         oldest: None,
         is_paused: false,
-        is_retired: true,
+        is_retired: false,
+        is_unknown: true,
     })
 }

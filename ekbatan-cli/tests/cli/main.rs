@@ -26,7 +26,11 @@ on_every_database! {
     jobs_are_listed_paused_resumed_and_run,
 }
 
-on_every_database! { on_sqlite_only: what_was_not_asked_properly_is_refused_by_name }
+on_every_database! {
+    on_sqlite_only:
+    what_was_not_asked_properly_is_refused_by_name,
+    an_action_that_no_node_has_registered_is_unknown,
+}
 
 async fn what_is_parked_is_shown_retried_and_skipped(scene: &Scene) {
     let node = scene.node_that_parks().await;
@@ -213,6 +217,18 @@ async fn handlers_are_paused_resumed_and_retired(scene: &Scene) {
         unknown.contains("knows no handler `ledger.pots`; it knows `ledger.post`"),
         "{unknown}"
     );
+}
+
+async fn an_action_that_no_node_has_registered_is_unknown(scene: &Scene) {
+    let action = scene.open_wallet_later().await;
+    let state = async || {
+        let status = scene.json(&["events", "status"]).await;
+        assert_eq!((&status[0]["handler"], &status[0]["pending"]), (&action.into(), &1.into()));
+        status[0]["state"].clone()
+    };
+    assert_eq!(state().await, "unknown");
+    scene.register_calls().await;
+    assert_eq!(state().await, "active");
 }
 
 async fn what_was_not_asked_properly_is_refused_by_name(scene: &Scene) {

@@ -55,6 +55,22 @@ impl EventHandler for Charge {
     }
 }
 
+/// Has a wallet opened later.
+struct OpenLater;
+
+impl Action for OpenLater {
+    const NAME: &'static str = "wallet.open_later";
+    type Params = Opening;
+    type Output = ();
+    type Error = std::convert::Infallible;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, of: &Opening) -> Result<(), Self::Error> {
+        let opening = Opening { owner: of.owner.clone(), currency: of.currency.clone() };
+        ctx.plan().enqueue(&OpenWallet, opening);
+        Ok(())
+    }
+}
+
 /// A job that is due on leap days.
 struct CloseDays;
 
@@ -190,6 +206,19 @@ impl Scene {
     pub async fn open_wallet(&self) -> Id<Wallet> {
         let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
         self.executor.execute(&OpenWallet, opening).await.unwrap().id
+    }
+
+    /// Enqueues a call. Returns the name of its action.
+    pub async fn open_wallet_later(&self) -> &'static str {
+        let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
+        self.executor.execute(&OpenLater, opening).await.unwrap();
+        OpenWallet::NAME
+    }
+
+    /// Registers the action of enqueued calls, and runs none.
+    pub async fn register_calls(&self) {
+        let node = Node::builder(&self.executor).action(OpenWallet).handles(false);
+        node.start().await.unwrap().drain(Duration::from_secs(60)).await;
     }
 
     pub async fn wallet_with_parked_event(&self) -> Id<Wallet> {
