@@ -14,6 +14,9 @@ pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 /// A handler whose events are decoded within.
 #[async_trait]
 pub(crate) trait AnyHandler: Send + Sync {
+    /// The type that the application wrote.
+    fn type_name(&self) -> &'static str;
+
     async fn handle(
         &self,
         ctx: &mut HandlerContext<'_>,
@@ -25,6 +28,10 @@ pub(crate) trait AnyHandler: Send + Sync {
 
 #[async_trait]
 impl<H: EventHandler> AnyHandler for H {
+    fn type_name(&self) -> &'static str {
+        std::any::type_name::<H>()
+    }
+
     async fn handle(
         &self,
         ctx: &mut HandlerContext<'_>,
@@ -53,6 +60,10 @@ pub(crate) struct EnqueuedCalls<A>(pub(crate) A);
 
 #[async_trait]
 impl<A: Action + 'static> AnyHandler for EnqueuedCalls<A> {
+    fn type_name(&self) -> &'static str {
+        std::any::type_name::<A>()
+    }
+
     async fn handle(
         &self,
         ctx: &mut HandlerContext<'_>,

@@ -136,18 +136,18 @@ impl EventsError {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {
-    /// Two handlers have one name.
+    /// Two handlers, actions or relays have one name.
     #[error(
-        "the name `{name}` belongs to two handlers, `{first}` and `{second}`; each name and alias needs one handler"
+        "the name `{name}` belongs to {first} and to {second}; give each name and alias to one of them only"
     )]
     #[non_exhaustive]
     NameTwice {
         /// The name or alias.
         name: String,
-        /// A handler.
-        first: &'static str,
-        /// The other one.
-        second: &'static str,
+        /// What has it: the handler or the action by its type, or the relay.
+        first: String,
+        /// What else has it.
+        second: String,
     },
     /// An option of a handler cannot work.
     #[error("the handler `{handler}` has a wrong `{option}`: {why}")]

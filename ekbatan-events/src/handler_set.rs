@@ -33,11 +33,11 @@ impl HandlerSet {
             let at = set.handlers.len();
             for name in std::iter::once(handler.name).chain(aliases(&handler)) {
                 if let Some(other) = set.by_name.insert(name.to_owned(), at) {
-                    let other = set.handlers.get(other).map_or(handler.name, |other| other.name);
+                    let other = set.handlers.get(other).map_or(&handler, Arc::as_ref);
                     return Err(StartError::NameTwice {
                         name: name.to_owned(),
-                        first: other,
-                        second: handler.name,
+                        first: other.description(),
+                        second: handler.description(),
                     });
                 }
             }

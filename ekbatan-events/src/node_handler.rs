@@ -143,6 +143,18 @@ impl Handler {
         }
     }
 
+    /// What it is, in words.
+    pub(crate) fn description(&self) -> String {
+        match &self.kind {
+            HandlerKind::Handler(handler) => {
+                let kind = if self.is_of_calls() { "action" } else { "handler" };
+                format!("the {kind} `{}`", handler.type_name())
+            }
+            // All relays are of few types.
+            HandlerKind::Relay(..) => format!("the relay `{}`", self.name),
+        }
+    }
+
     /// How many deliveries a run has at most.
     pub(crate) fn batch_size(&self) -> usize {
         if let HandlerKind::Relay(_, size) = self.kind { size } else { 1 }

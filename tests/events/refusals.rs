@@ -5,7 +5,7 @@ use std::time::Duration;
 use ekbatan::events::HandlerOptions;
 use support::until;
 
-use crate::scene::{Ledger, Mail, Renamed, Scene};
+use crate::scene::{Ledger, PostEntry, Renamed, Scene};
 
 on_every_database! { on_sqlite_only: a_node_that_cannot_work_says_why, options_that_cannot_work_are_refused }
 on_every_database! { an_event_that_no_code_can_read_fails_by_itself }
@@ -44,12 +44,15 @@ async fn options_that_cannot_work_are_refused(scene: &Scene) {
 async fn a_node_that_cannot_work_says_why(scene: &Scene) {
     let twice = scene.node().handler(Ledger::posting()).handler(Ledger::posting()).start().await;
     let error = twice.expect_err("a name is there twice").to_string();
-    assert!(error.contains("`ledger.post` belongs to two handlers"), "{error}");
-    let alias = HandlerOptions::default().alias("mail.send");
-    let mail = Mail::new(|_, _| Box::pin(async { Ok(()) }));
-    let node = scene.node().handler(mail).handler_with(Renamed::posting(), alias);
+    let said = "the name `ledger.post` belongs to the handler `events::scene::Scripted<0>` and to \
+                the handler `events::scene::Scripted<0>`;";
+    assert!(error.starts_with(said), "{error}");
+    let alias = HandlerOptions::default().alias("ledger.post_entry");
+    let node = scene.node().action(PostEntry).handler_with(Renamed::posting(), alias);
     let error = node.start().await.expect_err("an alias is a name").to_string();
-    assert!(error.contains("`mail.send` and `ledger.post_again`"), "{error}");
+    let said = "the name `ledger.post_entry` belongs to the action `events::scene::PostEntry` and \
+                to the handler `events::scene::Scripted<2>`;";
+    assert!(error.starts_with(said), "{error}");
     let short = scene.node().lease(Duration::from_millis(10)).start().await;
     let error = short.expect_err("the lease is too short").to_string();
     assert!(error.contains("10ms is too short to be renewed in time; use at least 1 s"), "{error}");
