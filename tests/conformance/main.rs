@@ -41,6 +41,7 @@ mod refused_values;
 mod repository;
 mod retry;
 mod sizes;
+mod texts_mysql;
 mod tracing;
 mod transactions;
 mod transactions_mysql;

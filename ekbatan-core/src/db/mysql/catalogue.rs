@@ -19,7 +19,7 @@ use crate::domain::Table;
 /// Each view of the catalogue is asked with the names themselves, and not with those of another
 /// view: MariaDB would open every table of all databases.
 const COLUMNS: &str = "\
-    SELECT c.column_name, LOWER(c.column_type), c.data_type = 'enum', \
+    SELECT c.column_name, IF(c.data_type = 'enum', c.column_type, LOWER(c.column_type)), c.data_type = 'enum', \
         IF(c.data_type = 'decimal', c.numeric_precision, NULL), c.numeric_scale, \
         IF(t.table_type LIKE '%VIEW', NULL, c.is_nullable = 'YES'), \
         c.is_nullable = 'NO' AND c.column_default IS NULL AND c.data_type <> 'enum' \

@@ -12,6 +12,7 @@ use std::fmt::{Display, Write as _};
 use chrono::{DateTime, Datelike, Timelike, Utc};
 use uuid::Uuid;
 
+use super::enum_values::declares;
 use super::syntax::{is_binary_uuid, length};
 use crate::db::{ColumnInfo, DbError, DbErrorKind};
 use crate::domain::{Value, depth};
@@ -148,13 +149,20 @@ fn check(value: &Value, column: &ColumnInfo) -> Result<(), DbError> {
         Err(out_of_range(format!("column `{name}` of type {db_type} {what}")))
     };
     match value {
+        Value::Text(text) if column.db_type.starts_with("enum(") => {
+            if !declares(&column.db_type, text) {
+                return spoils(&format!("does not declare {text:?}"));
+            }
+        }
         Value::Text(text) if text.ends_with(' ') => {
             if column.db_type.starts_with("char(") {
                 return spoils(&format!(
                     "would lose the spaces at the end of {text:?}; declare it varchar"
                 ));
             }
-            if length(column, "varchar").is_some_and(|most| text.chars().count() > most) {
+            let cuts = length(column, "varchar").is_some_and(|most| text.chars().count() > most)
+                || most_bytes(column).is_some_and(|most| text.len() > most);
+            if cuts {
                 return spoils(&format!("is too short for {text:?}, which ends with spaces"));
             }
         }
@@ -172,6 +180,17 @@ fn check(value: &Value, column: &ColumnInfo) -> Result<(), DbError> {
         _ => {}
     }
     Ok(())
+}
+
+/// The number of bytes that a text column holds, if a value may be longer. Of a longer value, the
+/// server cuts spaces at the end silently, and refuses everything else.
+fn most_bytes(column: &ColumnInfo) -> Option<usize> {
+    match column.db_type.split(' ').next()? {
+        "tinytext" => Some((1 << 8) - 1),
+        "text" => Some((1 << 16) - 1),
+        "mediumtext" => Some((1 << 24) - 1),
+        _ => None,
+    }
 }
 
 fn out_of_range(why: String) -> DbError {
@@ -258,12 +277,19 @@ mod tests {
             ),
             (Value::Text("a ".into()), "char(5)", "\"a \""),
             (Value::Text("abc ".into()), "varchar(3)", "\"abc \""),
+            (Value::Text("X".into()), "enum('x')", "does not declare \"X\""),
             (Value::Bytes(vec![1]), "binary(2)", "1 bytes"),
         ] {
             let error = literal(value, db_type).unwrap_err();
             assert!(error.contains(named), "{error}");
         }
         assert!(literal(Value::Text("ab ".into()), "varchar(3)").is_ok());
+        for (db_type, most) in [("tinytext", 255), ("text", 65_535), ("mediumtext", 16_777_215)] {
+            let text = |bytes: usize| Value::Text(format!("{} ", "x".repeat(bytes - 1)));
+            assert!(check(&text(most), &column("c", db_type)).is_ok(), "{db_type}");
+            assert!(check(&text(most + 1), &column("c", db_type)).is_err(), "{db_type}");
+        }
+        assert!(literal(Value::Text("x".into()), "enum('x')").is_ok());
         assert!(literal(Value::Bytes(vec![1, 2]), "binary(2)").is_ok());
     }
 }

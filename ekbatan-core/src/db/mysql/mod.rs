@@ -8,6 +8,7 @@ mod commit;
 mod connection;
 mod decode;
 mod driver;
+mod enum_values;
 mod error;
 mod fence;
 mod flavour;
