@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::action::{AsFence, Fence};
+use ekbatan::db::DbErrorKind;
 use ekbatan::prelude::*;
 use support::wallet::{Deposit, DepositMoney, Wallet, WalletError};
 use support::{Dialect, InterruptedDeposit, PlainConnection, ScratchDatabase};
@@ -21,6 +22,7 @@ on_every_database!(
     waiting_to_execute_does_not_prolong_a_lease,
     a_commit_under_several_leases_needs_all_of_them,
     a_fold_drops_the_commits_that_lost_one_of_several_leases,
+    a_key_that_not_every_database_stores_is_refused_by_name,
 );
 
 on_every_database! { on_sqlite_only: a_lease_behind_a_pointer_fences_by_all_its_fences }
@@ -256,4 +258,31 @@ mod on_a_slow_connection {
         );
         ledger.assert_sound(0).await;
     }
+}
+
+async fn a_key_that_not_every_database_stores_is_refused_by_name(dialect: Dialect) {
+    let ledger = Ledger::new(dialect).await;
+    let id = ledger.open_wallets(1).await[0];
+    let longest = "ż".repeat(255);
+    let deposit = |key: &str, token| {
+        let lease = lease_on(key, token);
+        ledger.executor.execute(&DepositMoney, deposit(id)).fenced_by(&lease)
+    };
+    deposit(&longest, 9).await.unwrap();
+    let too_long = [format!("{longest} "), format!("{longest}ż")];
+    for (key, why) in
+        too_long.iter().map(|key| (&**key, "has 256 characters")).chain([("a\0b", "character 0")])
+    {
+        let refused = deposit(key, 5).await.unwrap_err().to_string();
+        let fenced_off = ledger.databases.fence_off(key, 5).await.unwrap_err();
+        assert_eq!(fenced_off.kind(), DbErrorKind::ValueOutOfRange);
+        for error in [refused, fenced_off.to_string()] {
+            let names = error.contains(&format!("the fence's key {key:?}"));
+            assert!(names && error.contains(why), "{error}");
+        }
+    }
+    // A space at the end is a part of the key.
+    deposit("a", 9).await.unwrap();
+    deposit("a ", 5).await.unwrap();
+    ledger.assert_sound(3).await;
 }

@@ -19,7 +19,8 @@ const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// A lease's token, by which a commit checks that the lease is still valid.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Fence {
-    /// The lock's key.
+    /// The lock's key: at most 255 characters, none of them the character 0. Every character counts, also a
+    /// space at the end.
     pub key: String,
     /// The token, which grows with every grant of the key.
     ///

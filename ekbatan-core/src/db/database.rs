@@ -258,6 +258,7 @@ impl Database {
         read: Option<(&Query, &TableInfo)>,
         holder: &'static str,
     ) -> Result<Option<Rows>, DbError> {
+        raise.check.check_key()?;
         self.check_has_writer()?;
         self.read(&self.primary, holder, |connection| match read {
             Some((query, table)) => connection.find_under_fence(raise, query, table),

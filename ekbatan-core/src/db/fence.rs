@@ -14,8 +14,13 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
+use super::{DbError, DbErrorKind};
+
 /// A hundred years, in microseconds. The end of a fence stays within the range of dates.
 const LONGEST: i64 = 3_155_760_000_000_000;
+
+/// The longest key, in characters.
+const LONGEST_KEY: usize = 255;
 
 /// The low bits of a token. The bits above them are the milliseconds since 1970 at the grant.
 pub const TOKEN_BITS: u32 = 16;
@@ -55,6 +60,23 @@ fn token_at(seconds: &str, ago: Duration) -> String {
 pub(crate) struct FenceCheck {
     pub(crate) key: String,
     pub(crate) token: i64,
+}
+
+impl FenceCheck {
+    /// Rejects a key that not every database stores as it is. PostgreSQL, MySQL and MariaDB cut spaces at the
+    /// end of a longer one silently, so that it would be another lock's key.
+    pub(crate) fn check_key(&self) -> Result<(), DbError> {
+        let length = self.key.chars().count();
+        let why = if length > LONGEST_KEY {
+            format!("has {length} characters; use at most {LONGEST_KEY}")
+        } else if self.key.contains('\0') {
+            "holds the character 0, which not every database stores; remove it".to_owned()
+        } else {
+            return Ok(());
+        };
+        let why = format!("the fence's key {:?} {why}", self.key);
+        Err(DbError::new(DbErrorKind::ValueOutOfRange, why))
+    }
 }
 
 /// The time until a lease ends, whenever it is called.
