@@ -33,7 +33,9 @@ async fn a_script_without_a_statement_is_recorded(db: &TestDatabase) {
 
 mod on_postgres {
     use ekbatan_testkit::PostgresServer;
-    use support::ScratchDatabase;
+    use sqlx::AssertSqlSafe;
+    use support::{Recorder, ScratchDatabase};
+    use tracing::Level;
 
     use super::*;
 
@@ -43,6 +45,8 @@ mod on_postgres {
         the_record_is_written_whatever_a_script_has_set,
         a_script_that_fails_leaves_a_session_that_can_be_used,
         what_is_deferred_runs_with_the_settings_of_its_script,
+        a_session_is_reset_without_a_warning,
+        a_released_raw_connection_has_no_transaction,
     }
 
     async fn a_script_that_waits_for_rows_is_refused(db: &TestDatabase) {
@@ -99,6 +103,39 @@ mod on_postgres {
             FOR EACH ROW EXECUTE FUNCTION counts(); INSERT INTO list VALUES (7)";
         db.databases.migrate(&Migrations::none().script(10, "shop", text)).await.unwrap();
         assert_eq!(db.count("shop.sums WHERE n = 7").await, 1);
+    }
+
+    async fn a_session_is_reset_without_a_warning(db: &TestDatabase) {
+        let (recorder, _guard) = Recorder::start();
+        let list = "CREATE TABLE list (n integer); SET work_mem = '1MB'";
+        db.databases.migrate(&Migrations::none().script(10, "list", list)).await.unwrap();
+        let mut raw = db.databases.postgres().await.unwrap();
+        sqlx::raw_sql("SET work_mem = '1MB'").execute(raw.connection().unwrap()).await.unwrap();
+        raw.release().await.unwrap();
+        let all = recorder.all();
+        assert!(!all.is_empty());
+        let warnings: Vec<_> = all.iter().filter(|event| event.level <= Level::WARN).collect();
+        assert!(warnings.is_empty(), "{warnings:?}");
+    }
+
+    async fn a_released_raw_connection_has_no_transaction(db: &TestDatabase) {
+        let config = db.config().maximum_pool_size(1);
+        let databases = Databases::connect(&config.into()).await.unwrap();
+        let begins = "BEGIN; SET work_mem = '1MB'; CREATE TABLE list (n integer)";
+        for (sql, works) in [(begins.to_owned(), true), (format!("{begins}; SELECT 1 / 0"), false)]
+        {
+            let mut raw = databases.postgres().await.unwrap();
+            let ran = sqlx::raw_sql(AssertSqlSafe(sql)).execute(raw.connection().unwrap()).await;
+            assert_eq!(ran.is_ok(), works);
+            raw.release().await.unwrap();
+            let list =
+                "SELECT to_regclass('list') IS NULL AND current_setting('work_mem') <> '1MB'";
+            let mut raw = databases.postgres().await.unwrap();
+            let reset = sqlx::query_scalar(list).fetch_one(raw.connection().unwrap());
+            let is_reset: bool = reset.await.unwrap();
+            assert!(is_reset);
+            raw.release().await.unwrap();
+        }
     }
 
     #[tokio::test]

@@ -23,6 +23,10 @@ use crate::domain::Table;
 const COPY: &str = "COPY .. FROM STDIN waits for rows that are not sent, so the connection was closed; use INSERT, as \
                     `pg_dump --inserts` writes it";
 
+/// Ends the transaction and restores the session.
+const RESET: &str = "ROLLBACK; SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; \
+                     SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
+
 pub(crate) struct PostgresConnection {
     pub(crate) inner: PgConnection,
     identity: String,
@@ -377,11 +381,18 @@ impl Connection for PostgresConnection {
     }
 
     async fn reset(&mut self) -> Result<(), DbError> {
-        self.script(
-            "ROLLBACK; SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES",
-        )
-        .await
-        .map_err(|error| DbError::new(DbErrorKind::Unavailable, format!("the session could not be reset: {error}")))
+        // Usually no transaction is open, and then a ROLLBACK alone would put a warning into the log of the
+        // server. In a transaction that has failed, a BEGIN is an error.
+        let mut reset = self.script(&format!("BEGIN; {RESET}")).await;
+        if let Err(error) = &reset
+            && error.code() == Some(IN_FAILED_TRANSACTION)
+        {
+            reset = self.script(RESET).await;
+        }
+        reset.map_err(|error| {
+            let why = format!("the session could not be reset: {error}");
+            DbError::new(DbErrorKind::Unavailable, why)
+        })
     }
 
     async fn close(self: Box<Self>) {
