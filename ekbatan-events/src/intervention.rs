@@ -83,6 +83,9 @@ pub enum InterventionState {
     Done,
 }
 
+/// The longest reason, in bytes: what a `text` of MySQL holds.
+const LONGEST_REASON: usize = 65_535;
+
 /// An operator and a reason, neither of them blank.
 #[derive(Debug, Clone, Copy)]
 pub struct Operator<'o> {
@@ -91,18 +94,25 @@ pub struct Operator<'o> {
 }
 
 impl<'o> Operator<'o> {
-    /// Fails if somebody who reads it later learns nothing.
+    /// Fails if somebody who reads it later learns nothing, or if not every database can store it.
     pub fn new(who: &'o str, why: &'o str) -> Result<Self, EventsError> {
+        let unfit = |what, sentence: String| Err(EventsError::Unfit { what, why: sentence });
         for (what, text) in [("who", who), ("why", why)] {
             if text.trim().is_empty() {
-                let sentence = "is blank; say it, it is stored with what is done".to_owned();
-                return Err(EventsError::Unfit { what, why: sentence });
+                return unfit(what, "is blank; say it, it is stored with what is done".to_owned());
+            }
+            if text.contains('\0') {
+                let sentence = "holds the character 0, which not every database stores; remove it";
+                return unfit(what, sentence.to_owned());
             }
         }
-        if who.chars().count() > 255 {
-            let length = who.chars().count();
-            let sentence = format!("has {length} characters; use at most 255");
-            return Err(EventsError::Unfit { what: "who", why: sentence });
+        let length = who.chars().count();
+        if length > 255 {
+            return unfit("who", format!("has {length} characters; use at most 255"));
+        }
+        if why.len() > LONGEST_REASON {
+            let bytes = why.len();
+            return unfit("why", format!("has {bytes} bytes; use at most {LONGEST_REASON}"));
         }
         Ok(Self { who, why })
     }

@@ -1,7 +1,7 @@
 //! Values that a column cannot store are refused with an error that names the column or the event, or they
 //! are stored without loss.
 
-use ekbatan::action::PlanError;
+use ekbatan::action::{ErrorKind, PlanError};
 use ekbatan::db::DbErrorKind;
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
@@ -21,6 +21,8 @@ on_every_database! {
     an_event_that_is_nested_too_deeply_is_refused_by_name,
     a_text_that_is_too_long_is_refused_with_its_column,
 }
+
+on_every_database! { on_sqlite_only: a_principal_or_a_reason_with_nul_is_refused_by_name }
 
 async fn refused_column(db: &TestDatabase, value: Thing) -> String {
     let error = run(&db.executor().await, |ctx| Ok(ctx.plan().add(quiet(value.clone()))))
@@ -210,6 +212,22 @@ async fn a_text_that_is_too_long_is_refused_with_its_column(db: &TestDatabase) {
             assert!(error.contains("principal"), "{error}");
         }
     }
+}
+
+/// PostgreSQL would refuse it, so every database does.
+async fn a_principal_or_a_reason_with_nul_is_refused_by_name(db: &TestDatabase) {
+    let action = stage(|ctx| Ok(ctx.plan().add(quiet(thing("a")))));
+    let executor = db.executor().await;
+    let call = || executor.execute(&action, Nothing {});
+    for (call, named) in [
+        (call().principal("a\0b"), "the principal \"a\\0b\""),
+        (call().reason("c\0"), "the reason \"c\\0\""),
+    ] {
+        let error = call.await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Plan, "{error}");
+        assert!(error.to_string().starts_with(named), "{error}");
+    }
+    assert_eq!((action.runs(), db.count("things").await), (0, 0));
 }
 
 #[derive(Debug, Clone, Entity)]

@@ -344,6 +344,14 @@ async fn who_and_why_must_be_said(scene: &Scene) {
     let long = "a".repeat(256);
     let refused = operations.purge(&filter, 6, &long, "again").await.unwrap_err();
     assert_eq!(refused.to_string(), "`who` has 256 characters; use at most 255");
+    let long = "a".repeat(65_536);
+    let refused = operations.purge(&filter, 6, "alice", &long).await.unwrap_err();
+    assert_eq!(refused.to_string(), "`why` has 65536 bytes; use at most 65535");
+    let no_nul = "`why` holds the character 0, which not every database stores; remove it";
+    let refused = operations.purge(&filter, 6, "alice", "a\0").await.unwrap_err();
+    assert_eq!(refused.to_string(), no_nul);
+    let refused = operations.purge(&filter, 6, "a\0", "again").await.unwrap_err();
+    assert_eq!(refused.to_string(), no_nul.replace("why", "who"));
     let unknown = operations.pause("ledger.pots", "alice", "again").await.unwrap_err();
     let shard = scene.databases.shards().next().unwrap().identifier();
     assert_eq!(

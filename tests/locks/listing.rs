@@ -90,7 +90,11 @@ async fn keys_of_any_length_and_level_are_listed(t: &TestLocks) {
     let long = LockKey::named(&"ż".repeat(400));
     let odd = LockKey::named("a'b\"%_*[?]\\{c}");
     let global = LockKey::named("k").at_level(LockLevel::Global);
-    let mut leases = vec![t.hold(&long).await, t.hold(&odd).await];
+    let with_nul = ["a\0b", "a\0c"].map(LockKey::named);
+    let mut leases = Vec::new();
+    for key in [&long, &odd].into_iter().chain(&with_nul) {
+        leases.push(t.hold(key).await);
+    }
     if !matches!(t.kind(), Kind::Process | Kind::Sqlite | Kind::Aerospike) {
         leases.push(t.hold(&global).await);
     }

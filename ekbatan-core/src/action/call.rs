@@ -63,6 +63,18 @@ pub(super) struct CallOptions {
     pub(super) has_two_keys: bool,
 }
 
+impl CallOptions {
+    /// Rejects texts that PostgreSQL would not store with the events.
+    fn check(&self) -> Result<(), PlanError> {
+        for (what, text) in [("principal", &self.principal), ("reason", &self.reason)] {
+            if let Some(text) = text.as_deref().filter(|text| text.contains('\0')) {
+                return Err(PlanError::HoldsNul { what, value: text.to_owned() });
+            }
+        }
+        Ok(())
+    }
+}
+
 type RetryIf<E> = Box<dyn Fn(&E) -> bool + Send + Sync>;
 
 /// A call that has not begun. It answers an `O`.
@@ -139,6 +151,7 @@ impl<'a, A: Action, O> Call<'a, A, O> {
             shards: executor.databases.shards.clone(),
             effects: executor.effects.clone(),
         };
+        options.check()?;
         let params_json = params_of::<A>(&params)?;
         let keyed = None;
         Ok(Self {

@@ -95,6 +95,17 @@ pub enum PlanError {
         /// The text.
         value: String,
     },
+    /// The principal or the reason of the call holds the character 0, which not every database stores.
+    #[error(
+        "the {what} {value:?} of the call holds the character 0, which not every database stores; remove it"
+    )]
+    #[non_exhaustive]
+    HoldsNul {
+        /// `principal` or `reason`.
+        what: &'static str,
+        /// The text.
+        value: String,
+    },
     /// The call has an idempotency key, and handles a message once.
     #[error(
         "the call has an idempotency key and a message; keep `.once(..)` for a message, or the key if a repeated call needs the output"

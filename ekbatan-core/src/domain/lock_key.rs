@@ -100,20 +100,21 @@ impl LockKey {
         self.shard
     }
 
-    /// The key as a backend in this zone stores it. A key that is too long for an index is
-    /// cut and ends with its digest.
+    /// The key as a backend in this zone stores it. A key that is too long for an index, or holds
+    /// the character 0, which not every backend stores, is cut and ends with its digest.
     pub fn stored(&self, zone: &str) -> String {
         let full = match self.level {
             LockLevel::Zone => format!("DC#{zone}#{}", self.id),
             LockLevel::Global => format!("XDC#{}", self.id),
         };
-        if full.len() <= MAX_STORED {
+        let nul = full.find('\0');
+        if full.len() <= MAX_STORED && nul.is_none() {
             return full;
         }
         let digest: String =
             Sha256::digest(full.as_bytes()).iter().map(|byte| format!("{byte:02x}")).collect();
         let kept = full.floor_char_boundary(MAX_STORED - digest.len() - 1);
-        format!("{}#{digest}", &full[..kept])
+        format!("{}#{digest}", &full[..nul.map_or(kept, |nul| nul.min(kept))])
     }
 }
 
@@ -205,6 +206,8 @@ mod tests {
         let (a, b) = (LockKey::named(&format!("{long}a")), LockKey::named(&format!("{long}b")));
         assert_ne!(a.stored("eu"), b.stored("eu"));
         assert!(a.stored("eu").len() <= MAX_STORED);
+        let [b, c] = ["a\0b", "a\0c"].map(|key| LockKey::named(key).stored("eu"));
+        assert!(b != c && b.starts_with("DC#eu#a#") && !b.contains('\0'), "{b}");
         let exact = LockKey::named(&"x".repeat(MAX_STORED - "DC#eu#".len()));
         assert_eq!(exact.stored("eu").len(), MAX_STORED);
         assert!(exact.stored("eu").ends_with('x'));
