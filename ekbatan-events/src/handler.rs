@@ -178,8 +178,10 @@ impl HandlerContext<'_> {
     ///
     /// The action must write to the shard that stores the event. For another shard use `step`.
     ///
-    /// Whatever follows one that committed is refused with [`Finished`](ExecuteError::Finished): the event
-    /// is handled, so what follows would be lost if the process ended before it.
+    /// Whatever follows one that answered `Ok` is refused with [`Finished`](ExecuteError::Finished): the event
+    /// is handled, so what follows would be lost if the process ended before it. After
+    /// [`CommitUnknown`](ExecuteError::CommitUnknown) return the error: the event may be handled, and a step would still
+    /// be executed.
     pub async fn finish<A: Action>(
         &mut self,
         action: &A,

@@ -284,11 +284,6 @@ impl Retention {
         if let Some(age) = inbox {
             deleted.inbox = delete(OldRows::INBOX, age).await?;
         }
-        // A decision is needed as long as the row of a key or of a message may be a claim.
-        if let (Some(keys), Some(inbox)) = (keys, inbox) {
-            let age = keys.max(inbox).saturating_add(Self::LEAST);
-            delete(OldRows::DECISIONS, age).await?;
-        }
         if let Some(age) = dead_letters {
             let settled = OldRows::of(DeadLetter::TABLE, "settled", "id");
             deleted.dead_letters = delete(settled, age).await?;
@@ -302,16 +297,36 @@ impl Retention {
         }
         deleted.fences = shard.prune_fences(at_once).await.map_err(EventsError::of_transaction)?;
         if let Some(age) = keys {
-            // At the end, because it needs all shards.
             let steps = delete_steps(databases, shard, before(now, age), at_once);
             deleted.keys += steps.await?;
+        }
+        // A decision is needed as long as the row of a key or of a message may be a claim. At the end, because
+        // the claim may be on any shard.
+        if let (Some(keys), Some(inbox)) = (keys, inbox) {
+            let age = keys.max(inbox).saturating_add(Self::LEAST);
+            if !has_step_claims(databases, before(now, age)).await? {
+                delete(OldRows::DECISIONS, age).await?;
+            }
         }
         Ok(())
     }
 }
 
-/// Deletes keys of steps whose delivery is on no shard any more, or whose run has ended. What the others belong
-/// to may be begun again.
+/// Whether a step that is older than this is still a claim: its event or its run may be begun again, however old it is.
+async fn has_step_claims(
+    databases: &Databases,
+    before: DateTime<Utc>,
+) -> Result<bool, EventsError> {
+    for shard in databases.shards() {
+        if shard.has_old_step_claims(before).await? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+/// Deletes keys of steps whose delivery is not on this shard any more, or whose run has ended. What the others
+/// belong to may be begun again.
 async fn delete_steps(
     databases: &Databases,
     shard: &Shard,
@@ -329,12 +344,9 @@ async fn delete_steps(
         };
         let ids: HashSet<Uuid> = page.iter().filter_map(delivery).collect();
         let ids: Vec<_> = ids.into_iter().map(Id::from_uuid).collect();
-        let mut left = HashSet::new();
-        for shard in databases.shards() {
-            let deliveries = databases.repository::<Delivery>().on_shard(&shard);
-            let rows = deliveries.find_by_ids(&ids).await?;
-            left.extend(rows.iter().map(|row| row.id.uuid()));
-        }
+        let deliveries = databases.repository::<Delivery>().on_shard(shard);
+        let rows = deliveries.find_by_ids(&ids).await?;
+        let left: HashSet<Uuid> = rows.iter().map(|row| row.id.uuid()).collect();
         let has_runs = page.iter().any(|key| matches!(key.owner, Some(StepOwner::Run(_))));
         // Jobs are stored on the default shard.
         let open =

@@ -350,13 +350,17 @@ async fn a_remote_call_is_on_the_shard_of_its_event() {
     assert_eq!((calls, node.handlers()[0].failed), (vec![1, 2, 3], 0));
 }
 
-/// Sells tickets on the first shard, confirms each in a step, and parks their events.
-async fn park_events_with_steps(executor: &ActionExecutor, tickets: usize) {
+/// Sells tickets on a shard, confirms each in a step, and parks their events.
+async fn park_events_with_steps(
+    executor: &ActionExecutor,
+    (group, member): (u32, u32),
+    tickets: usize,
+) {
     let options = HandlerOptions::default().max_attempts(1);
     let node = crate::scene::node(executor).handler_with(ConfirmInStep, options);
     let node = node.start().await.unwrap();
     for _ in 0..tickets {
-        executor.execute(&Sell, On { group: 0, member: 0 }).await.unwrap();
+        executor.execute(&Sell, On { group, member }).await.unwrap();
     }
     until("all are parked", async || node.handlers()[0].failed == tickets as u64).await;
     node.drain(Duration::from_secs(30)).await;
@@ -369,7 +373,7 @@ async fn a_new_shard_repeats_no_step() {
     for _ in 0..3 {
         scratches.push(ScratchDatabase::create(Dialect::Sqlite).await);
     }
-    park_events_with_steps(&open(&scratches[..2]).await, TICKETS).await;
+    park_events_with_steps(&open(&scratches[..2]).await, (0, 0), TICKETS).await;
     let executor = open(&scratches).await;
     let options = HandlerOptions::default().max_attempts(1);
     let node = crate::scene::node(&executor).handler_with(ConfirmInStep, options);
@@ -392,17 +396,43 @@ async fn a_new_shard_repeats_no_step() {
 async fn keys_of_steps_stay_as_long_as_their_delivery() {
     const TICKETS: usize = 12;
     let (executor, _, scratches) = three_shards().await;
-    park_events_with_steps(&executor, TICKETS).await;
-    let keys = scratches[0].eventlog("idempotency_keys");
-    assert_eq!(scratches[0].count(&keys).await, TICKETS);
-    let long_ago = "UPDATE {keys} SET created_date = '2020-01-01T00:00:00.000000Z'";
-    scratches[0].execute(&long_ago.replace("{keys}", &keys)).await;
+    park_events_with_steps(&executor, (0, 1), TICKETS).await;
+    let mut counts = Vec::new();
+    for scratch in &scratches {
+        counts.push(scratch.count(&scratch.eventlog("idempotency_keys")).await);
+    }
+    assert_eq!(counts, [0, TICKETS, 0]);
+    let of_event = &scratches[1];
+    let keys = of_event.eventlog("idempotency_keys");
+    of_event.execute(&format!("UPDATE {keys} SET created_date = '2020-01-01 00:00:00'")).await;
     let retention = Retention::new().keys(Retention::LEAST);
     assert_eq!(retention.run(executor.databases()).await.unwrap().keys, 0);
-    let deliveries = scratches[0].eventlog("deliveries");
-    let parked = format!("DELETE FROM {deliveries} WHERE state = 'PARKED'");
-    scratches[0].execute(&parked).await;
+    let deliveries = of_event.eventlog("deliveries");
+    of_event.execute(&format!("DELETE FROM {deliveries} WHERE state = 'PARKED'")).await;
     assert_eq!(retention.run(executor.databases()).await.unwrap().keys, TICKETS as u64);
+}
+
+/// A process that ends right after a step has committed leaves a claim, and a decision where the step wrote.
+#[tokio::test(flavor = "multi_thread")]
+async fn decisions_stay_as_long_as_the_step_of_an_event_may_be_a_claim() {
+    let (executor, _, scratches) = three_shards().await;
+    park_events_with_steps(&executor, (0, 1), 1).await;
+    let (of_event, elsewhere) = (&scratches[1], &scratches[2]);
+    let (claim, date) = (Uuid::now_v7(), "2020-01-01 00:00:00");
+    let keys = of_event.eventlog("idempotency_keys");
+    let as_a_claim = format!("UPDATE {keys} SET created_date = '{date}', claim_id = '{claim}'");
+    of_event.execute(&as_a_claim).await;
+    let decisions = elsewhere.eventlog("idempotency_decisions");
+    let decision = format!("VALUES ('{claim}', true, '{date}')");
+    let columns = "(claim_id, committed, decided_date)";
+    elsewhere.execute(&format!("INSERT INTO {decisions} {columns} {decision}")).await;
+    let retention = Retention::new().keys(Retention::LEAST).inbox(Retention::LEAST);
+    retention.run(executor.databases()).await.unwrap();
+    assert_eq!(elsewhere.count(&decisions).await, 1);
+    let deliveries = of_event.eventlog("deliveries");
+    of_event.execute(&format!("DELETE FROM {deliveries} WHERE state = 'PARKED'")).await;
+    retention.run(executor.databases()).await.unwrap();
+    assert_eq!(elsewhere.count(&decisions).await, 0);
 }
 
 /// The keys of the actions have their homes on all shards.

@@ -123,7 +123,7 @@ pub enum ExecuteError<E> {
         key: String,
     },
     /// The event that the call handles is not to be handled by it any more: another node has taken it
-    /// over, or somebody has skipped it.
+    /// over, somebody has skipped it, or an earlier `finish` has committed whose answer was lost.
     #[error(
         "the event is not `{handler}`'s to handle any more: it was handled, skipped, or taken over by another node; nothing was written"
     )]

@@ -26,7 +26,7 @@ pub use mark::Mark;
 pub(crate) use mark::{MarkedRow, MarkedWork};
 pub use old_rows::OldRows;
 pub use old_step_keys::{OldStepKey, StepOwner, job_step_key, step_key};
-pub(crate) use old_step_keys::{delete_step_keys, old_step_keys, open_runs};
+pub(crate) use old_step_keys::{delete_step_keys, has_old_step_claims, old_step_keys, open_runs};
 pub use priority::Priority;
 pub(crate) use records::{ActionRecord, EventRecord, is_recorded, records};
 pub(crate) use retention::prune;

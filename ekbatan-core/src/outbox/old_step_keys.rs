@@ -1,8 +1,6 @@
 //! The idempotency keys of the steps of handlers and of jobs. Unlike other keys, a key of a step stays as
 //! long as its delivery, or until its run has ended, however old it is: the handler or the job may be begun
-//! again, and must not repeat the step.
-//!
-//! The key may be on another shard than the delivery or the run, so the caller finds out which are left.
+//! again, and must not repeat the step. The key is on the shard of its delivery or run.
 
 use std::collections::HashSet;
 
@@ -133,6 +131,24 @@ pub(crate) async fn delete_step_keys(
     ];
     let query = Query { sql: sql.into(), args, columns: Vec::new().into() };
     database.fetch(&query, Route::Primary, HOLDER).await.map(drop)
+}
+
+/// Whether there is a claim of a step with a date before this one: a shard where the step wrote says by a decision
+/// whether it has committed.
+pub(crate) async fn has_old_step_claims(
+    database: &Database,
+    before: DateTime<Utc>,
+) -> Result<bool, DbError> {
+    let (syntax, info) = (database.driver.syntax(), database.table(&IDEMPOTENCY_KEYS).await?);
+    let until = syntax.argument(1, ValueType::Timestamp, info.column("created_date")?);
+    let sql = format!(
+        "SELECT action_id FROM {} WHERE {OF_STEPS} AND claim_id IS NOT NULL AND created_date < {until} LIMIT 1",
+        syntax.table(&IDEMPOTENCY_KEYS)
+    );
+    let args = vec![Arg::One(ValueType::Timestamp, Value::Timestamp(to_micros(before)))];
+    let query = Query { sql: sql.into(), args, columns: COLUMNS[..1].into() };
+    let rows = database.fetch(&query, Route::Primary, HOLDER).await?;
+    Ok(!rows.is_empty())
 }
 
 /// The runs of jobs that have not ended, on the shard of the jobs. One in a state that only a newer release

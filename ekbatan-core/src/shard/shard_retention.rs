@@ -9,7 +9,9 @@ use uuid::Uuid;
 use super::Shard;
 use crate::db::{DbError, Transaction, TransactionError};
 use crate::outbox::deliveries::{Subscriptions, delete_handled, free_rows, keep_events};
-use crate::outbox::{OldRows, OldStepKey, delete_step_keys, old_step_keys, open_runs};
+use crate::outbox::{
+    OldRows, OldStepKey, delete_step_keys, has_old_step_claims, old_step_keys, open_runs,
+};
 
 impl Shard {
     /// Deletes the events that were written more than `age` ago and that no handler needs, at most
@@ -52,6 +54,12 @@ impl Shard {
     #[doc(hidden)]
     pub async fn delete_step_keys(&self, keys: &[OldStepKey]) -> Result<(), DbError> {
         delete_step_keys(&self.database, keys).await
+    }
+
+    /// Whether there is a claim of a step with a date before this one.
+    #[doc(hidden)]
+    pub async fn has_old_step_claims(&self, before: DateTime<Utc>) -> Result<bool, DbError> {
+        has_old_step_claims(&self.database, before).await
     }
 
     /// The runs of jobs that have not ended, if this is the shard of the jobs.

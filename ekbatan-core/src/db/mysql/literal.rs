@@ -149,10 +149,10 @@ fn check(value: &Value, column: &ColumnInfo) -> Result<(), DbError> {
         Err(out_of_range(format!("column `{name}` of type {db_type} {what}")))
     };
     match value {
-        Value::Text(text) if column.db_type.starts_with("enum(") => {
-            if !declares(&column.db_type, text) {
-                return spoils(&format!("does not declare {text:?}"));
-            }
+        Value::Text(text)
+            if column.db_type.starts_with("enum(") && !declares(&column.db_type, text) =>
+        {
+            return spoils(&format!("does not declare {text:?}"));
         }
         Value::Text(text) if text.ends_with(' ') => {
             if column.db_type.starts_with("char(") {
