@@ -1,4 +1,4 @@
-//! The instructions of one action, which are the same on a slow machine, a fast one and a busy one.
+//! The instructions of one action, which hardly depend on how fast or how busy the machine is.
 //!
 //! Deposits run one after another in a process that valgrind counts. It runs twice, with few deposits
 //! and with many, and the difference is what the further ones took: start and connection drop out. The

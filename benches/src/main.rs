@@ -40,7 +40,7 @@ enum Bench {
 
     /// Instructions of the calling process for one deposit, counted by valgrind.
     ///
-    /// Other than times, they are the same on any machine, so that a regression shows.
+    /// Unlike times, they hardly depend on the machine, so that a regression shows.
     Instructions(instructions::InstructionsOptions),
 
     /// The process that is counted.

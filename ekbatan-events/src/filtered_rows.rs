@@ -51,7 +51,7 @@ impl DeliveryOperations {
         let search = StoredEvents {
             event_types,
             model_type: filter.model_type.clone(),
-            model_id: filter.model_id.clone(),
+            model_ids: filter.model_id.as_deref().map(spellings),
             from: filter.from,
             until: filter.until,
         };
@@ -163,6 +163,12 @@ impl DeliveryOperations {
         let shard = self.shard.identifier();
         EventsError::TooMany { filter: filter.to_string(), most: MOST, shard }
     }
+}
+
+/// What a model's id may be stored as: other programs may have ids that only look like UUIDs.
+fn spellings(id: &str) -> HashSet<String> {
+    let as_uuid = Uuid::parse_str(id).map(|id| id.to_string());
+    as_uuid.into_iter().chain([id.to_owned()]).collect()
 }
 
 /// The letters that a filter selects, but for the names of events and models, which letters do not

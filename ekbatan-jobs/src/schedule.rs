@@ -33,8 +33,8 @@ const SHORTEST: Duration = Duration::from_millis(10);
 ///
 /// A cron expression with one second, one minute and one hour, and every time of
 /// [`daily`](Self::daily), is due once on each day that it names. A time that the clocks skip is due
-/// at the first instant after the gap. A time that they repeat is due at the first of both. A gap of more than
-/// two hours, as where a country has changed the side of the date line, has no slot.
+/// at the first instant after the gap, unless that is more than two hours later, or on a day that the
+/// expression does not name. A time that they repeat is due at the first of both.
 ///
 /// Another cron expression follows the clock on the wall: what it skips is not due, and what it
 /// repeats is due twice. A rate knows no clock on the wall. Two times of [`daily`](Self::daily) that the
@@ -196,7 +196,10 @@ impl Schedule {
             return None;
         }
         let named = self.named_after(before.naive_local())?;
-        named.and_local_timezone(before.offset().fix()).single()
+        // The instant stays that of the slot.
+        let offset = (named - slot.naive_utc()).num_seconds();
+        let offset = FixedOffset::east_opt(i32::try_from(offset).ok()?)?;
+        Some(slot.with_timezone(&offset))
     }
 
     /// The first time after another one that the schedule names, on clocks that never change.

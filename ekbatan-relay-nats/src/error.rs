@@ -56,7 +56,7 @@ pub enum NatsError {
     NoAck(String),
     /// The stream keeps messages for its consumers only, and has none.
     #[error(
-        "the stream `{0}` keeps messages only for its consumers (`retention: interest`) and has none, so it would acknowledge events and keep none; create a durable consumer first"
+        "the stream `{0}` keeps messages only for its consumers (`retention: interest`) and has none, so it would acknowledge events and keep none; create a durable consumer first (a stream that sources this one does not count)"
     )]
     NoConsumer(String),
     /// The server does not answer.

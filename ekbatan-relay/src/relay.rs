@@ -143,6 +143,15 @@ impl Relay {
         self
     }
 
+    /// Whether messages can have the topic. The words of an event are not known yet, and what prepares messages
+    /// may change it.
+    fn check_topic(&self) -> Result<(), BrokerError> {
+        if self.prepare.is_some() {
+            return Ok(());
+        }
+        self.broker.check_topic(&self.topic.fill("namespace", "model", "event"))
+    }
+
     /// Sets how many events a batch has at most, 1 to 1,000; 256 unless set.
     pub fn batch(mut self, events: usize) -> Self {
         self.batch = events;
@@ -233,9 +242,7 @@ impl EventRelay for Relay {
     }
 
     async fn check(&self, terms: RelayTerms) -> Result<(), RelayError> {
-        // The words of an event are not known yet.
-        let topic = self.topic.fill("namespace", "model", "event");
-        let checked = match self.broker.check_topic(&topic) {
+        let checked = match self.check_topic() {
             Ok(()) => self.broker.check(terms).await,
             wrong => wrong,
         };

@@ -96,7 +96,7 @@ fn goes_on_after_kills(database: &str, more: &[&str]) {
             settlement(database).args(&["--cutoffs", "every 1s", "--batch", "5"]).args(more);
         let running = Running::start(program);
         banks.send_to(Some(running.address.clone()));
-        // Long enough that a window closes, however slow the machine is.
+        // Usually long enough that a window closes. Some orders are always answered.
         std::thread::sleep(Duration::from_millis(fastrand::u64(1_200..3_500)));
         banks.wait_for(7);
         running.kill();

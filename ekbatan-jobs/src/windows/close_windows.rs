@@ -83,7 +83,7 @@ impl<S: WindowSeries> CloseWindows<S> {
         let databases = ctx.executor().databases();
         let now = databases.default_shard().database_time().await?;
         let upcoming = self.0.upcoming(databases, now).await.map_err(WindowError::Upcoming)?;
-        open_all(upcoming, |new| open::<S>(ctx, new)).await
+        open_all(upcoming, |new| open::<S>(ctx, new, now)).await
     }
 }
 
@@ -104,10 +104,14 @@ where
 }
 
 /// Opens a window, unless it is there.
-async fn open<S: WindowSeries>(ctx: &RunContext<'_>, new: NewWindow) -> Result<(), SeriesError> {
+async fn open<S: WindowSeries>(
+    ctx: &RunContext<'_>,
+    new: NewWindow,
+    now: DateTime<Utc>,
+) -> Result<(), SeriesError> {
     let windows = ctx.executor().databases().repository::<Window>();
     if let Some(there) = windows.find(Window::open(S::NAME, &new).0.id).await? {
-        return Ok(check_key(&there, &new)?);
+        return Ok(check_key(&there, &new, now)?);
     }
     let NewWindow { key, participant, .. } = new.clone();
     match ctx.execute(&OpenWindow { series: S::NAME }, new).await {

@@ -27,8 +27,8 @@ pub struct StoredEvents {
     pub event_types: Option<HashSet<String>>,
     /// The model's name; `None` for any.
     pub model_type: Option<String>,
-    /// The model's id, as text; `None` for any.
-    pub model_id: Option<String>,
+    /// The model's id, as text, in the spellings that it may have; `None` for any.
+    pub model_ids: Option<HashSet<String>>,
     /// From this date on.
     pub from: Option<DateTime<Utc>>,
     /// Before this date.
@@ -135,13 +135,13 @@ pub(crate) async fn stored_places(
     if let Some(last) = next {
         filter.and("id", "<=", Value::Uuid(last));
     }
-    if let Some(event_types) = &wanted.event_types {
-        filter.and_among(event_types);
-    }
-    for (column, text) in [("model_type", &wanted.model_type), ("model_id", &wanted.model_id)] {
-        if let Some(text) = text {
-            filter.and(column, "=", Value::Text(text.clone()));
+    for (column, texts) in [("event_type", &wanted.event_types), ("model_id", &wanted.model_ids)] {
+        if let Some(texts) = texts {
+            filter.and_among(column, texts);
         }
+    }
+    if let Some(model_type) = &wanted.model_type {
+        filter.and("model_type", "=", Value::Text(model_type.clone()));
     }
     for (operator, date) in [(">=", wanted.from), ("<", wanted.until)] {
         if let Some(date) = date {
@@ -177,12 +177,10 @@ impl Filter<'_> {
         let _ = write!(self.sql, " AND {operand} {operator} {argument}");
     }
 
-    fn and_among(&mut self, event_types: &HashSet<String>) {
-        let Some(at) = EVENTS.columns.iter().position(|column| column.name == "event_type") else {
-            return;
-        };
-        let names = event_types.iter().cloned().map(Value::Text).collect();
-        self.args.push(Arg::Many(ValueType::Text, names));
+    fn and_among(&mut self, name: &str, texts: &HashSet<String>) {
+        let Some(at) = EVENTS.columns.iter().position(|column| column.name == name) else { return };
+        let texts = texts.iter().cloned().map(Value::Text).collect();
+        self.args.push(Arg::Many(ValueType::Text, texts));
         let syntax = self.database.driver.syntax();
         let any = syntax.any(self.args.len(), ValueType::Text, &self.events.columns[at]);
         let _ = write!(self.sql, " AND {any}");
