@@ -7,7 +7,7 @@ use std::fmt;
 use std::str::FromStr;
 use std::time::Duration;
 
-use chrono::{DateTime, FixedOffset, NaiveDateTime, NaiveTime, Offset, TimeDelta, Timelike, Utc};
+use chrono::{DateTime, FixedOffset, NaiveDateTime, NaiveTime, TimeDelta, Timelike, Utc};
 use chrono_tz::Tz;
 use croner::Cron;
 use croner::parser::{CronParser, Seconds, Year};

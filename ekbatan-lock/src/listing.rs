@@ -7,8 +7,8 @@ use crate::{Holder, LockKey};
 #[non_exhaustive]
 pub struct HeldKey {
     /// The key, by which the lock can be [inspected](crate::KeyedLockProvider::inspect) and
-    /// [ended](crate::KeyedLockProvider::force_release). If the server stores a long key cut, this
-    /// is the cut one, which stands for the same lock.
+    /// [ended](crate::KeyedLockProvider::force_release). If the key is stored cut,
+    /// because it is long or holds the character 0, this is the cut one, which stands for the same lock.
     pub key: LockKey,
     /// Its holder.
     pub holder: Holder,

@@ -86,9 +86,12 @@ impl ProviderState {
     pub(crate) fn fence(&self, key: &LockKey) -> String {
         match self.fences.get() {
             // Part of the name, because keys of all zones do not have the zone in theirs.
-            Some(server) => LockKey::named(&format!("{}@{server}", key.id()))
-                .at_level(key.level())
-                .stored(&self.zone),
+            Some(server) => {
+                // A listed key may be cut. It has the fence of the whole one.
+                let cut = self.named(&self.stored(key));
+                let id = cut.as_ref().unwrap_or(key).id();
+                LockKey::named(&format!("{id}@{server}")).at_level(key.level()).stored(&self.zone)
+            }
             None => self.stored(key),
         }
     }
@@ -213,5 +216,18 @@ mod tests {
         };
         assert_ne!(stored("a#b", "c"), stored("a", "b#c"));
         assert_eq!(stored("eu", "c"), "DC#eu#c");
+    }
+
+    /// A listed key may be forced, and its fence is then raised.
+    #[test]
+    fn a_key_has_the_same_fence_as_it_is_listed() {
+        let state = ProviderState::new(ProcessBackend::new(), "eu");
+        state.fences.set("locks-2".to_owned()).unwrap();
+        assert_eq!(state.fence(&LockKey::named("c")), "DC#eu#c@locks-2");
+        for name in ["c", "a\0b", &"long".repeat(100)] {
+            let key = LockKey::named(name);
+            let listed = state.named(&state.stored(&key)).unwrap();
+            assert_eq!(state.fence(&key), state.fence(&listed), "{name:?}");
+        }
     }
 }

@@ -238,3 +238,12 @@ impl StdError for DbError {
         self.0.source.as_ref().map(|source| &**source as &(dyn StdError + 'static))
     }
 }
+
+/// The first characters of a text, in quotes.
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) fn beginning(text: &str) -> String {
+    match text.char_indices().nth(40) {
+        Some((end, _)) => format!("{:?}..", &text[..end]),
+        None => format!("{text:?}"),
+    }
+}

@@ -14,7 +14,7 @@ use uuid::Uuid;
 
 use super::enum_values::declares;
 use super::syntax::{is_binary_uuid, length};
-use crate::db::{ColumnInfo, DbError, DbErrorKind};
+use crate::db::{ColumnInfo, DbError, DbErrorKind, beginning};
 use crate::domain::{Value, depth};
 
 /// Nanoseconds of a second.
@@ -152,18 +152,22 @@ fn check(value: &Value, column: &ColumnInfo) -> Result<(), DbError> {
         Value::Text(text)
             if column.db_type.starts_with("enum(") && !declares(&column.db_type, text) =>
         {
-            return spoils(&format!("does not declare {text:?}"));
+            return spoils(&format!("does not declare {}", beginning(text)));
         }
         Value::Text(text) if text.ends_with(' ') => {
             if column.db_type.starts_with("char(") {
                 return spoils(&format!(
-                    "would lose the spaces at the end of {text:?}; declare it varchar"
+                    "would lose the spaces at the end of {}; declare it varchar",
+                    beginning(text)
                 ));
             }
             let cuts = length(column, "varchar").is_some_and(|most| text.chars().count() > most)
                 || most_bytes(column).is_some_and(|most| text.len() > most);
             if cuts {
-                return spoils(&format!("is too short for {text:?}, which ends with spaces"));
+                return spoils(&format!(
+                    "is too short for {}, which ends with spaces",
+                    beginning(text)
+                ));
             }
         }
         Value::Json(text) if column.db_type == "json" && depth(text) > 100 => {

@@ -8,7 +8,7 @@ use sqlx::error::BoxDynError;
 use sqlx::postgres::{PgTypeInfo, PgValueFormat, PgValueRef};
 use sqlx::{Decode, Postgres, Type};
 
-use super::range::beginning;
+use crate::db::beginning;
 
 /// The signs that the server sends.
 const POSITIVE: u16 = 0;

@@ -4,7 +4,7 @@
 use chrono::NaiveDate;
 
 use crate::db::eventlog::EVENTS;
-use crate::db::{ColumnInfo, DbError, DbErrorKind, RowChange};
+use crate::db::{ColumnInfo, DbError, DbErrorKind, RowChange, beginning};
 use crate::domain::{Table, Value, find_nul};
 
 /// Rejects values that no column can hold.
@@ -101,14 +101,6 @@ fn first_day() -> Option<NaiveDate> {
 
 fn is_single(float: f64) -> bool {
     f64::from(float as f32).to_bits() == float.to_bits() || float.is_nan()
-}
-
-/// The first characters of a text, in quotes.
-pub(super) fn beginning(text: &str) -> String {
-    match text.char_indices().nth(40) {
-        Some((end, _)) => format!("{:?}..", &text[..end]),
-        None => format!("{text:?}"),
-    }
 }
 
 fn refused(why: String) -> DbError {
