@@ -41,14 +41,14 @@ pub const TABLE: [RoomList; 12] = [
         room(&["postgres"], &["contract"]),
         room(&["mysql"], &["contract"]),
         room(&["sqlite"], &["contract"]),
-        rooms("use", &["barrier_queue", "database", "dialect", "doorbell", "lane", "migration", "open_transactions", "pool", "raw", "read_fold", "same_table", "transaction", "transaction_barrier"], &["contract", "postgres", "mysql", "sqlite"]),
+        rooms("use", &["barrier_queue", "database", "dialect", "doorbell", "lane", "migration", "open_transactions", "performing", "pool", "raw", "read_fold", "same_table", "transaction", "transaction_barrier"], &["contract", "postgres", "mysql", "sqlite"]),
     ] },
     // A strategy of contention knows neither the executor nor how a call is built.
     RoomList { of_crate: "ekbatan-core", folder: "action", rooms: &[
         rooms("plan", &["action", "context", "plan", "plan_error", "enqueue", "params", "effect", "error", "retry", "fence", "contention/options", "contention/leases"], &[]),
         rooms("commit", &["attempt", "call_queues", "commit", "deadline", "key_locks", "place_calls", "sent_births", "shard_batches"], &["plan"]),
         room(&["contention"], &["plan", "commit"]),
-        rooms("call", &["call", "execution", "executor", "executor_builder", "executor_state", "key_scope", "performing", "run", "trace_parent"], &["plan", "commit", "contention"]),
+        rooms("call", &["call", "execution", "executor", "executor_builder", "executor_state", "key_scope", "run", "trace_parent"], &["plan", "commit", "contention"]),
     ] },
     // A backend knows a server and the contract; a provider knows the contract only.
     RoomList { of_crate: "ekbatan-lock", folder: "", rooms: &[

@@ -1,11 +1,12 @@
-//! Calls inside `perform` are refused, because they would commit whatever becomes of the action
-//! around them. Effects may call.
+//! Calls and writes inside `perform` are refused, because they would commit whatever becomes of the
+//! action around them. Effects may call and write.
 
 use std::future::IntoFuture;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use ekbatan::action::{Contention, ErrorKind};
+use ekbatan::db::TransactionOptions;
 use ekbatan::lock::{LockKey, LockProvider, ProcessBackend};
 use ekbatan::prelude::*;
 use support::TestDatabase;
@@ -19,6 +20,8 @@ on_every_database! {
     an_effect_may_repeat_the_idempotency_key_of_its_action,
     a_call_after_a_refused_one_is_not_nested,
 }
+
+on_every_database! { on_sqlite_only: writes_beside_the_plan_are_refused_inside_perform }
 
 /// Calls [`AddOne`] inside its `perform`, and refuses.
 struct CallsInside {
@@ -144,5 +147,45 @@ async fn a_call_after_a_refused_one_is_not_nested(db: &TestDatabase) {
     let outer = CallsInside { executor: executor.clone(), contention, key: None };
     executor.execute(&outer, Nothing {}).await.unwrap_err();
     executor.execute(&AddOne::default(), Nothing {}).await.unwrap();
+    assert_eq!(db.count("things").await, 1);
+}
+
+/// Writes beside its plan, and adds a thing in an effect.
+struct WritesBeside(Databases);
+
+impl Action for WritesBeside {
+    const NAME: &'static str = "nested.writes";
+    type Params = Nothing;
+    type Output = ();
+    type Error = Refused;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, _: &Nothing) -> Result<(), Refused> {
+        let things = self.0.repository::<Thing>();
+        for repository in [things.clone(), things.clone().outside_transaction()] {
+            let error = repository.add(quiet(thing("beside"))).await.unwrap_err().to_string();
+            let why = "a repository wrote Thing inside `perform` of `nested.writes`";
+            assert!(error.starts_with(why), "{error}");
+        }
+        let transactions = self.0.transactions();
+        let writing = async |_| -> Result<(), Refused> { panic!("the transaction must not run") };
+        let error = transactions.in_transaction(writing).await.unwrap_err().to_string();
+        let why = "a transaction was begun inside `perform` of `nested.writes`";
+        assert!(error.starts_with(why), "{error}");
+        // One that only reads leaves nothing behind.
+        let reading = async |tx| things.within(&tx).count().await;
+        let read_only = TransactionOptions::default().read_only();
+        assert_eq!(transactions.in_transaction_with(read_only, reading).await.unwrap(), 0);
+        ctx.plan().after_commit("write", move |_| async move {
+            things.add(quiet(thing("in the effect"))).await.map(drop)
+        });
+        Ok(())
+    }
+}
+
+async fn writes_beside_the_plan_are_refused_inside_perform(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let action = WritesBeside(db.databases.clone());
+    executor.execute(&action, Nothing {}).await.unwrap();
+    assert_eq!(executor.effect_failures(), 0);
     assert_eq!(db.count("things").await, 1);
 }

@@ -131,8 +131,13 @@ async fn a_condition_waits_until_earlier_calls_are_committed(db: &TestDatabase) 
                         let mut rows = std::pin::pin!(things.stream(Condition::all()));
                         rows.try_next().await.unwrap().unwrap()
                     }
-                    // A write outside the plan sees the rows of earlier calls.
-                    _ => things.update(before.clone().apply(|_| ())).await.unwrap(),
+                    // A write outside the plan, which only another task may make, sees the rows of earlier
+                    // calls.
+                    _ => {
+                        let changed = before.clone().apply(|_| ());
+                        let writing = tokio::spawn(async move { things.update(changed).await });
+                        writing.await.unwrap().unwrap()
+                    }
                 };
                 assert_eq!(seen.version() - i64::from(which == 3), before.version());
                 Ok(ctx.plan().update(seen.apply(|thing| thing.small += 1)))

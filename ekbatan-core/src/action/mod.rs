@@ -7,7 +7,6 @@
 //   execution                     what the caller sets before it awaits the call
 //   run                           keys, attempts, retries
 //   call                          the running call: performs the action, plans the batches
-//   performing                    which action a task performs, to refuse calls inside it
 //   executor_state                what all calls of an executor share
 //   contention/                   runs one attempt by a strategy; sees a call as `Perform` only
 //   commit                        gives the batches to the databases; runs the effects
@@ -44,7 +43,6 @@ mod fence;
 mod key_locks;
 mod key_scope;
 mod params;
-mod performing;
 mod place_calls;
 mod plan;
 mod plan_error;

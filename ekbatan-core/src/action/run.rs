@@ -10,9 +10,8 @@ use tracing::{Instrument, Span, field};
 use super::call::{Call, CallRequest, CallResult, KeyedCall, Repeated, RequestedKey, Running};
 use super::contention::ChosenStrategy;
 use super::error::KeptError;
-use super::performing::performed_action;
 use super::{Action, ErrorKind, ExecuteError, PlanError};
-use crate::db::{DbError, DbErrorKind};
+use crate::db::{DbError, DbErrorKind, performed_action};
 use crate::outbox::{CallKey, MarkedWork, StoredCall, StoredOutput, fingerprint};
 use crate::shard::{FoundCall, HomedKey, KeyHomes, PartialCommit};
 

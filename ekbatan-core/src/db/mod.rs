@@ -29,6 +29,7 @@ pub(crate) mod mysql;
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 mod nearest;
 mod open_transactions;
+mod performing;
 mod pool;
 #[cfg(feature = "postgres")]
 pub(crate) mod postgres;
@@ -68,6 +69,7 @@ pub(crate) use migration::{applied, migrate, migration_states};
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 pub(crate) use nearest::nearest_date;
 pub(crate) use open_transactions::outside_transaction;
+pub(crate) use performing::{performed_action, performing};
 pub use pool::PoolStatus;
 pub(crate) use pool::{Pool, PooledConnection, Use};
 pub(crate) use query::{Arg, Columns, Query, Rows};

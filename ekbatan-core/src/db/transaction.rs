@@ -16,6 +16,7 @@ use tracing::Instrument;
 
 use super::driver::Connection;
 use super::open_transactions::OpenTransactions;
+use super::performing::performed_action;
 use super::same_table;
 use super::{
     CommitBatch, CommitError, Database, DbError, DbErrorKind, PooledConnection, Query, Rows,
@@ -36,6 +37,16 @@ pub enum TransactionError<E> {
         "a transaction of this database is already open in this task, and a second one would commit by itself; pass the first one on"
     )]
     Nested,
+    /// It was begun inside `perform` of an action, where it would commit even if the action does not.
+    /// A transaction that only reads may be begun there.
+    #[error(
+        "a transaction was begun inside `perform` of `{within}`, and would commit even if `{within}` does not; nothing was run. Stage the changes in the plan, run the transaction in an effect (`ctx.plan().after_commit(..)`), or let it only read (`TransactionOptions::read_only`)"
+    )]
+    #[non_exhaustive]
+    InsidePerform {
+        /// The action.
+        within: &'static str,
+    },
     /// It ran longer than its options allow, and was rolled back.
     #[error("the transaction was rolled back after {0:?}")]
     TimedOut(Duration),
@@ -73,6 +84,9 @@ impl TransactionManager {
     ///
     /// If the future is dropped, the transaction is rolled back and its connection closed. Only
     /// a commit that has begun still completes.
+    ///
+    /// Inside `perform` of an action only transactions that are
+    /// [`read_only`](TransactionOptions::read_only()) run.
     pub async fn in_transaction_with<T, E, F>(
         &self,
         options: TransactionOptions,
@@ -81,6 +95,9 @@ impl TransactionManager {
     where
         F: Future<Output = Result<T, E>>,
     {
+        if let Some(within) = performed_action().filter(|_| !options.read_only) {
+            return Err(TransactionError::InsidePerform { within });
+        }
         let Some(open) = OpenTransactions::with(&*self.database, !options.read_only) else {
             return Err(TransactionError::Nested);
         };

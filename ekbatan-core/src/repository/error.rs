@@ -145,6 +145,18 @@ pub enum WriteError {
     /// The version of some rows is not the one that was read, or the rows are gone.
     #[error("stale: {}", .0.iter().map(RowRef::to_string).collect::<Vec<_>>().join(", "))]
     Stale(Vec<RowRef>),
+    /// The write was made inside `perform` of an action, where it would commit even if the action does
+    /// not. A task that `perform` spawns is not recognized.
+    #[error(
+        "a repository wrote {model} inside `perform` of `{within}`, which would commit even if `{within}` does not; nothing was written. Stage the change in the plan, or write it in an effect (`ctx.plan().after_commit(..)`)"
+    )]
+    #[non_exhaustive]
+    InsidePerform {
+        /// The model.
+        model: &'static str,
+        /// The action.
+        within: &'static str,
+    },
     /// The rows have events, which only an action stores.
     #[error(
         "{model} {id} carries {count} event(s), which a repository does not store; stage it on an action's plan, or make it without events"

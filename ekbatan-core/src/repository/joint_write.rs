@@ -9,7 +9,8 @@ use uuid::Uuid;
 
 use super::{Repository, WriteError};
 use crate::db::{
-    ActionId, CommitBatch, Database, RowChange, Staged, resolve, stage_changed, stage_new,
+    ActionId, CommitBatch, Database, RowChange, Staged, performed_action, resolve, stage_changed,
+    stage_new,
 };
 use crate::domain::{Changed, Entity, New, Stored};
 
@@ -42,6 +43,9 @@ impl<T: Entity> Repository<T> {
     }
 
     async fn join(&self, write: &mut JointWrite, row: Staged) -> Result<(), WriteError> {
+        if let Some(within) = performed_action() {
+            return Err(WriteError::InsidePerform { model: T::TABLE.model, within });
+        }
         let database = self.shards.of_row(row.table, row.carries_shard, row.id, &row.values)?;
         let first = write.database.get_or_insert_with(|| database.clone());
         if first.shard != database.shard {

@@ -1,7 +1,7 @@
 //! Writes outside of actions, for imports, fixtures and scripts.
 //!
 //! Invariants: each call writes all of its rows or none, alone and in a transaction; nothing is
-//! written to the outbox, so rows with events are rejected.
+//! written to the outbox, so rows with events are rejected; nothing is written inside `perform`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -11,8 +11,8 @@ use uuid::Uuid;
 
 use super::{Repository, WriteError};
 use crate::db::{
-    ActionId, CommitBatch, Database, StageError, Staged, outside_transaction, resolve,
-    stage_changed, stage_deleted, stage_expected, stage_new,
+    ActionId, CommitBatch, Database, StageError, Staged, outside_transaction, performed_action,
+    resolve, stage_changed, stage_deleted, stage_expected, stage_new,
 };
 use crate::domain::{Addable, Changed, Deletable, Entity, EntityId, New, Stored, Updatable};
 
@@ -91,6 +91,9 @@ impl<T: Entity> Repository<T> {
     ) -> Result<Vec<Stored<T>>, WriteError> {
         if rows.is_empty() {
             return Ok(Vec::new());
+        }
+        if let Some(within) = performed_action() {
+            return Err(WriteError::InsidePerform { model: T::TABLE.model, within });
         }
         let span = tracing::info_span!(
             "ekbatan.repository",
