@@ -1,6 +1,6 @@
 //! Every kind of problem, with its place and its text.
 
-use super::{load, problems};
+use super::{load, load_with, problems};
 
 /// Checks that each text has one problem, at this path and with this text.
 fn each(cases: &[(&str, &str, &str)]) {
@@ -109,6 +109,44 @@ fn behaviour_63_an_unknown_key_is_reported_with_the_nearest_known_key() {
             "did you mean `unknown-shard`?",
         ),
     ]);
+}
+
+#[test]
+fn a_misspelled_slot_is_reported() {
+    let slot = |slot: &str| {
+        format!(
+            "ekbatan: {{configs: {{primary-config: {{url: 'postgres://h/d'}}, {slot}: {{url: 'postgres://r/d'}}}}}}"
+        )
+    };
+    for (name, known) in [
+        ("secondary-confg", "secondary-config"),
+        ("secondry-config", "secondary-config"),
+        ("secondary-cofnig", "secondary-config"),
+        ("primry-confg", "primary-config"),
+        ("lock-confg", "lock-config"),
+        ("lock-conf", "lock-config"),
+        ("locks-config", "lock-config"),
+        ("lokc-config", "lock-config"),
+    ] {
+        let path = format!("ekbatan.configs.{name}");
+        each(&[(&slot(name), &path, &format!("is almost `{known}`"))]);
+    }
+    for own in [
+        "log-config",
+        "clock-config",
+        "local-config",
+        "docs-config",
+        "secondary2-config",
+        "secondary-config-2",
+        "secondary-eu-config",
+        "reporting-config",
+        "jobs-config",
+    ] {
+        load(&slot(own)).unwrap();
+    }
+    let variables = [("EKBATAN_CONFIGS_SECONDRY_CONFIG_URL", "postgres://r/d")];
+    let error = load_with(&slot("reporting-config"), variables).unwrap_err();
+    assert_eq!(error.problems()[0].path, "ekbatan.configs.secondry-config");
 }
 
 #[test]

@@ -61,6 +61,21 @@ pub(super) fn nearest<'a>(name: &str, known: impl IntoIterator<Item = &'a str>) 
         .map(|(_, candidate)| candidate)
 }
 
+/// Whether `name` is probably `known` with a mistake in it: it begins alike, and one or two letters are
+/// other ones. A digit makes a name of its own, such as `secondary2-config`. So does a further word.
+pub(super) fn is_misspelled(name: &str, known: &str) -> bool {
+    let words = |key: &str| kebab(key).split('-').count();
+    if words(name) > words(known) || name.contains(|c: char| c.is_ascii_digit()) {
+        return false;
+    }
+    let (name, known): (String, String) = (squashed(name).collect(), squashed(known).collect());
+    // `log-config` is no misspelled `lock-config`.
+    let most = if name.ends_with("config") && known.len() < 12 { 1 } else { 2 };
+    name != known
+        && name.chars().next() == known.chars().next()
+        && strsim::osa_distance(&name, &known) <= most
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -6,9 +6,10 @@ use crate::config::address::family;
 use crate::config::dialect::Dialect;
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
+use crate::config::keys::SLOTS;
 use crate::config::lock_config::LockConfig;
 use crate::config::sharding::ShardMemberConfig;
-use crate::config::spelling::{kebab, same_key};
+use crate::config::spelling::{is_misspelled, kebab, same_key};
 
 /// The rules of the databases of one shard.
 pub(super) fn check(member: &ShardMemberConfig, at: &KeyPath, findings: &mut Findings) {
@@ -17,6 +18,9 @@ pub(super) fn check(member: &ShardMemberConfig, at: &KeyPath, findings: &mut Fin
             findings.add(at, "has a slot with a blank name; name the use of the database");
         }
         let at = at.key(kebab(slot));
+        if let Some((known, _)) = SLOTS.iter().find(|(known, _)| is_misspelled(slot, known)) {
+            findings.add(&at, format!("is almost `{known}`, which it probably should be; if it is a database of your own, give it a name that is less alike"));
+        }
         let role = match slot {
             slot if same_key(slot, ShardMemberConfig::PRIMARY) => Role::Data,
             slot if same_key(slot, ShardMemberConfig::SECONDARY) => Role::Data,
