@@ -7,7 +7,7 @@ use ekbatan::db::MigrationError;
 use ekbatan::prelude::*;
 use futures_util::future::join_all;
 use support::things::{THINGS, migrations};
-use support::{Dialect, TestDatabase, stored_instant};
+use support::{Dialect, Recorder, TestDatabase, stored_instant};
 
 on_every_database! {
     migrations_are_applied_once_and_recorded,
@@ -23,6 +23,7 @@ on_every_database! {
 
 on_every_database! {
     on_sqlite_only:
+    a_database_of_a_later_framework_is_warned_of,
     a_missing_folder_is_named,
     a_missing_folder_of_the_dialect_is_named,
     a_file_without_a_number_is_named,
@@ -80,6 +81,24 @@ async fn an_edited_migration_is_refused(db: &TestDatabase) {
         other => panic!("{other:?}"),
     }
     assert!(applied(db).await.iter().all(|(_, _, name)| name != "later"));
+}
+
+async fn a_database_of_a_later_framework_is_warned_of(db: &TestDatabase) {
+    let warnings = async || {
+        let (recorder, _guard) = Recorder::start();
+        db.databases.migrate(&migrations()).await.unwrap();
+        let warnings = recorder.all().into_iter().filter(|of| of.level == tracing::Level::WARN);
+        warnings.map(|of| of.field("name").map(str::to_owned)).collect::<Vec<_>>()
+    };
+    assert_eq!(warnings().await, []);
+    let table = db.eventlog("migrations");
+    db.execute(&format!(
+        "INSERT INTO {table} (source, version, name, checksum, applied_date) \
+         SELECT source, 999, 'from_the_future', checksum, applied_date FROM {table} \
+         WHERE source = 'ekbatan' AND version = 1"
+    ))
+    .await;
+    assert_eq!(warnings().await, [Some("from_the_future".to_owned())]);
 }
 
 async fn a_failing_script_is_named_with_what_it_left_behind(db: &TestDatabase) {

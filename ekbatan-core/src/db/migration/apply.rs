@@ -5,7 +5,9 @@
 //! session.
 
 use super::error::MigrationError;
-use super::history::{AppliedMigration, MigrationState, applied, record, states_of};
+use super::history::{
+    AppliedMigration, MigrationState, applied, applied_if_any, record, states_of,
+};
 use super::resume;
 use super::script::{APPLICATION, FRAMEWORK, Migration, Migrations, checksum, without_mark};
 use crate::clock::Clock;
@@ -34,7 +36,9 @@ pub(crate) async fn migrate(
     let all = migrations.in_order(driver.capabilities().dialect)?;
     let mut loan = database.primary.checkout("migrate").await?;
     // A role that may not create anything may still find that nothing is left to do.
-    let states = states_of(&mut loan, driver, all.clone()).await?;
+    let applied = applied_if_any(&mut loan, driver).await?;
+    warn_of_a_later_framework(&applied, &all);
+    let states = states_of(&applied, driver.capabilities().dialect, all.clone())?;
     if states.iter().all(MigrationState::is_done) {
         return Ok(());
     }
@@ -59,6 +63,23 @@ pub(crate) async fn migrate(
     }
     loan.mark_idle();
     Ok(())
+}
+
+/// Warns if a later version of the framework has migrated the database. It is not refused: the two may
+/// fit together, and an application that goes back to its release before has to start.
+fn warn_of_a_later_framework(applied: &[AppliedMigration], all: &[(&'static str, Migration)]) {
+    let known = all.iter().filter(|(source, _)| *source == FRAMEWORK);
+    let last_known = known.map(|(_, migration)| migration.version).max();
+    let of_framework = applied.iter().filter(|done| done.source == FRAMEWORK);
+    if let Some(last) = of_framework.max_by_key(|done| done.version)
+        && Some(last.version) > last_known
+    {
+        tracing::warn!(
+            version = last.version,
+            name = last.name,
+            "a later version of Ekbatan has migrated this database, and this one does not know what it changed; run processes of one version only"
+        );
+    }
 }
 
 /// What a step leaves of its session.

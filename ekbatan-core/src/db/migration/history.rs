@@ -6,7 +6,7 @@ use super::error::MigrationError;
 use super::script::{APPLICATION, FRAMEWORK, Migration, Migrations, checksum};
 use crate::clock::to_micros;
 use crate::db::eventlog::MIGRATIONS;
-use crate::db::{Arg, Connection, Database, DbError, Driver, PooledConnection, Query};
+use crate::db::{Arg, Connection, Database, DbError, Dialect, Driver, PooledConnection, Query};
 use crate::domain::{Field, FieldError, RowReader, Value};
 
 /// A migration that has run.
@@ -47,18 +47,18 @@ pub(crate) async fn migration_states(
     database: &Database,
     migrations: &Migrations,
 ) -> Result<Vec<MigrationState>, MigrationError> {
-    let all = migrations.in_order(database.driver.capabilities().dialect)?;
+    let dialect = database.driver.capabilities().dialect;
+    let all = migrations.in_order(dialect)?;
     let mut loan = database.primary.checkout("migrations").await?;
-    states_of(&mut loan, &*database.driver, all).await
+    let applied = applied_if_any(&mut loan, &*database.driver).await?;
+    states_of(&applied, dialect, all)
 }
 
-/// The states of these migrations, each with its source.
-pub(super) async fn states_of(
+/// The migrations that ran on a database, which may be new.
+pub(super) async fn applied_if_any(
     loan: &mut PooledConnection,
     driver: &dyn Driver,
-    all: Vec<(&'static str, Migration)>,
-) -> Result<Vec<MigrationState>, MigrationError> {
-    let dialect = driver.capabilities().dialect;
+) -> Result<Vec<AppliedMigration>, MigrationError> {
     // Whether the table exists is looked up: not every database reports a missing table by an
     // error code of its own.
     let is_new = loan.run(|connection| connection.describe(&MIGRATIONS)).await?.is_empty();
@@ -68,6 +68,15 @@ pub(super) async fn states_of(
         loan.run(|connection| Box::pin(applied(connection, driver))).await?
     };
     loan.mark_idle();
+    Ok(applied)
+}
+
+/// The states of these migrations, each with its source.
+pub(super) fn states_of(
+    applied: &[AppliedMigration],
+    dialect: Dialect,
+    all: Vec<(&'static str, Migration)>,
+) -> Result<Vec<MigrationState>, MigrationError> {
     let states = all.into_iter().map(|(source, migration)| {
         let text = migration.text(dialect)?;
         let checksum = checksum(text);
