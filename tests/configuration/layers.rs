@@ -1,7 +1,7 @@
 //! Precedence: a later file overrides an earlier one, the environment overrides files, and code
 //! overrides both.
 
-use ekbatan::config::ExposeSecret;
+use ekbatan::config::{ConfigSource, ExposeSecret};
 use ekbatan::prelude::EkbatanConfig;
 
 use super::primary;
@@ -156,4 +156,25 @@ fn two_variables_for_one_key_are_reported() {
         .unwrap_err();
     assert_eq!(error.problems().len(), 1, "{error}");
     assert!(error.to_string().contains("FOLD_LIMIT") && error.to_string().contains("FOLDLIMIT"));
+}
+
+#[test]
+fn a_file_without_the_root_key_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("app.yml");
+    let configs = "{primary-config: {url: 'sqlite:a.db'}}";
+    for (text, instead) in [
+        (String::new(), None),
+        ("server: {port: 8080}".to_owned(), None),
+        (format!("ekbatn: {{configs: {configs}}}"), Some("`ekbatn`")),
+        (format!("configs: {configs}"), Some("`configs`")),
+    ] {
+        std::fs::write(&path, &text).unwrap();
+        let error = EkbatanConfig::loader().file(&path).env_from([("", ""); 0]).load().unwrap_err();
+        let problem = &error.problems()[0];
+        assert_eq!(problem.source, ConfigSource::File(path.clone()), "{text}");
+        let expected = instead.map(|key| format!("; there is {key} at the top instead"));
+        let said = problem.message.split_once("}}`").unwrap().1;
+        assert_eq!(said, expected.unwrap_or_default(), "{text}");
+    }
 }

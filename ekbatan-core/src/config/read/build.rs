@@ -7,13 +7,15 @@ use super::events::events;
 use super::jobs::jobs;
 use super::relays::relays;
 use super::section::Section;
+use crate::config::address::shown;
 use crate::config::check::Form;
 use crate::config::data_source::DataSourceConfig;
 use crate::config::ekbatan_config::EkbatanConfig;
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
+use crate::config::keys;
 use crate::config::sharding::{ShardGroupConfig, ShardMemberConfig, ShardingConfig, UnknownShard};
-use crate::config::spelling::{camel, same_key};
+use crate::config::spelling::{camel, nearest, same_key};
 use crate::domain::ShardIdentifier;
 
 /// The database of jobs in the Java framework. Here they are in that of the default shard.
@@ -128,10 +130,15 @@ fn text(section: &mut Section, key: &str, findings: &mut Findings) -> String {
     })
 }
 
-/// Reports that no source has the root key.
-pub(super) fn missing_root(findings: &mut Findings) {
-    findings.add(
-        &KeyPath::root(),
+/// Reports that no source has the root key. `others` are the keys that are at the top instead.
+pub(super) fn missing_root<'a>(mut others: impl Iterator<Item = &'a str>, findings: &mut Findings) {
+    let mut message = String::from(
         "is missing; all settings are below this key, as in `ekbatan: {configs: {primary-config: {url: ..}}}`",
     );
+    // The root key misspelled, or what belongs below it.
+    let expected = || ["ekbatan"].into_iter().chain(keys::names(keys::ROOT));
+    if let Some(other) = others.find(|other| nearest(other, expected()).is_some()) {
+        message += &format!("; there is `{}` at the top instead", shown(other));
+    }
+    findings.add(&KeyPath::root(), message);
 }

@@ -27,11 +27,13 @@ pub(super) struct Layers {
     figment: Figment,
     /// The source of each layer. The name of figment's metadata is the index.
     sources: Vec<(ConfigSource, Lines)>,
+    /// The files and texts that have no root key, and the keys at their top.
+    without_root: Vec<(ConfigSource, Vec<String>)>,
 }
 
 impl Layers {
     pub(super) fn new() -> Self {
-        Self { figment: Figment::new(), sources: Vec::new() }
+        Self { figment: Figment::new(), sources: Vec::new(), without_root: Vec::new() }
     }
 
     /// Adds a file above the layers so far.
@@ -43,10 +45,11 @@ impl Layers {
         findings: &mut Findings,
     ) {
         let mut canonical = Canonical { lines, renamed: Lines::new(), findings };
-        let mut merged = None;
+        let (mut merged, mut others) = (None, Vec::new());
         for (key, value) in top {
             if !same_key(&key, "ekbatan") {
-                continue; // belongs to the application
+                others.push(key); // belongs to the application
+                continue;
             }
             let from = KeyPath::default().key(key);
             let value =
@@ -60,8 +63,9 @@ impl Layers {
             }
         }
         let lines = canonical.renamed;
-        if let Some(value) = merged {
-            self.merge(source, lines, value);
+        match merged {
+            Some(value) => self.merge(source, lines, value),
+            None => self.without_root.push((source, others)),
         }
     }
 
@@ -93,6 +97,11 @@ impl Layers {
     /// The merged value of the root key.
     pub(super) fn root(&self) -> Option<Value> {
         self.figment.find_value("ekbatan").ok()
+    }
+
+    /// The keys at the top of the sources that have no root key.
+    pub(super) fn keys_without_root(&self) -> impl Iterator<Item = &str> {
+        self.without_root.iter().flat_map(|(_, keys)| keys).map(String::as_str)
     }
 
     /// Whether a value comes from a file. Only there `${NAME}` is replaced.
@@ -130,8 +139,9 @@ impl Layers {
                 return (source.clone(), line);
             }
         }
-        let first = self.sources.first();
-        first.map_or((ConfigSource::Code, None), |(source, _)| (source.clone(), None))
+        let mut all = self.sources.iter().map(|(source, _)| source);
+        let first = all.next().or(self.without_root.first().map(|(source, _)| source));
+        (first.cloned().unwrap_or(ConfigSource::Code), None)
     }
 }
 

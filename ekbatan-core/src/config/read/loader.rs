@@ -264,7 +264,7 @@ fn build_and_check(
     findings: &mut Findings,
 ) -> Option<EkbatanConfig> {
     let Some(root) = layers.root() else {
-        build::missing_root(findings);
+        build::missing_root(layers.keys_without_root(), findings);
         return None;
     };
     let mut reader = Reader {
