@@ -18,6 +18,10 @@ pub struct Arguments {
     /// mariadb://..
     #[arg(long, value_name = "URL", global = true)]
     pub database: Option<String>,
+    /// With --database, on MySQL and MariaDB: the database with the framework's tables, if the
+    /// application's configuration gives another `eventlog`.
+    #[arg(long, value_name = "NAME", global = true, requires = "database")]
+    pub eventlog: Option<String>,
     /// Only this shard, such as 0/1. Default: all.
     #[arg(long, value_name = "GROUP/MEMBER", global = true)]
     pub shard: Option<String>,

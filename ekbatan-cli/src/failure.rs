@@ -29,6 +29,15 @@ impl Failure {
         self
     }
 
+    /// Says what to do if the tables of the framework are not in the event log that is looked at unless
+    /// another one is named.
+    pub fn naming_the_eventlog(mut self) -> Self {
+        if self.message.contains("there is no table `eventlog.") {
+            self.message += "; if the application's configuration gives another `eventlog`, name it with --eventlog";
+        }
+        self
+    }
+
     pub fn status(&self) -> u8 {
         self.status
     }

@@ -29,7 +29,7 @@ use clap::Parser;
 use answer::Answer;
 use args::{Arguments, Command, EventCommand};
 use failure::Failure;
-use target::Target;
+use target::{Target, has_eventlogs};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -50,17 +50,22 @@ async fn main() -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> Result<Answer, Failure> {
-    let Arguments { config, database, shard, command, .. } = arguments;
+    let Arguments { config, database, eventlog, shard, command, .. } = arguments;
     if shard.is_some() && matches!(command, Command::Jobs { .. }) {
         return Err(Failure::usage("all jobs are on the default shard; leave out --shard"));
     }
-    let target = Target::open(config, database, shard).await?;
+    let may_be_elsewhere = eventlog.is_none() && database.as_deref().is_some_and(has_eventlogs);
+    let target = Target::open(config, database, eventlog, shard).await?;
     let answered = match command {
         Command::Events { command } => events(&target, command).await,
         Command::Jobs { command } => jobs::run(&target, command).await,
     };
     target.close().await;
-    answered
+    answered.map_err(
+        |failure| {
+            if may_be_elsewhere { failure.naming_the_eventlog() } else { failure }
+        },
+    )
 }
 
 async fn events(target: &Target, command: EventCommand) -> Result<Answer, Failure> {

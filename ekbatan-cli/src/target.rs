@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ekbatan::config::{Dialect, EkbatanConfig, ShardingConfig};
+use ekbatan::config::{DataSourceConfig, Dialect, EkbatanConfig, ShardingConfig};
 use ekbatan::domain::ShardIdentifier;
 use ekbatan::events::DeliveryOperations;
 use ekbatan::jobs::JobOperations;
@@ -32,10 +32,17 @@ impl Target {
     pub async fn open(
         file: PathBuf,
         database: Option<String>,
+        eventlog: Option<String>,
         shard: Option<String>,
     ) -> Result<Self, Failure> {
         let mut config = match database {
-            Some(url) => EkbatanConfig::single(url),
+            Some(url) => {
+                let database = DataSourceConfig::new(url);
+                match eventlog {
+                    Some(name) => database.eventlog(name).into(),
+                    None => database.into(),
+                }
+            }
             None if !file.exists() => {
                 let file = file.display();
                 return Err(Failure::usage(format!(
@@ -76,6 +83,12 @@ impl Target {
     pub async fn close(self) {
         self.databases.close().await;
     }
+}
+
+/// Whether a server at this address may have several event logs.
+pub fn has_eventlogs(url: &str) -> bool {
+    let dialect = DataSourceConfig::new(url).dialect();
+    matches!(dialect, Some(Dialect::MySql | Dialect::MariaDb))
 }
 
 /// Leaves out all other shards, which may be down.

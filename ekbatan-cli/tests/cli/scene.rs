@@ -253,6 +253,15 @@ impl Scene {
         assert!(self.operations().dead_letters(100).await.unwrap().is_empty());
     }
 
+    pub fn url(&self) -> &str {
+        &self.scratch.url
+    }
+
+    /// On MySQL and MariaDB, the database of the framework's tables.
+    pub fn eventlog(&self) -> Option<String> {
+        scene_log(&self.scratch)
+    }
+
     /// The program with a login that may only read the tables of the framework.
     pub async fn reader(&self) -> Program {
         let database = self.scratch.url.rsplit('/').next().unwrap().to_owned();

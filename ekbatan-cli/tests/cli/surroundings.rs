@@ -1,8 +1,8 @@
-//! The program in a shell: files that are not there, and pipes that nobody reads.
+//! The program in a shell: files and databases that are not there, and pipes that nobody reads.
 
 use std::process::{Command, Stdio};
 
-use crate::scene;
+use crate::scene::{self, Scene};
 use crate::shards::shard;
 
 #[tokio::test]
@@ -30,4 +30,21 @@ async fn a_reader_that_has_enough_is_no_failure() {
         let said = String::from_utf8(ran.stderr).unwrap();
         assert_eq!((ran.status.code(), &*said), (Some(0), ""), "{form:?}");
     }
+}
+
+on_every_database! { only mysql: an_event_log_of_another_name_is_named }
+
+async fn an_event_log_of_another_name_is_named(scene: &Scene) {
+    let node = scene.node_that_parks().await;
+    scene.wallet_with_parked_event().await;
+    let (url, log) = (scene.url(), scene.eventlog().unwrap());
+    let named = ["--database", url, "--eventlog", &log, "events", "status"];
+    assert_eq!(scene.json(&named).await[0]["parked"], 1);
+    // There is none of this name, and so no table in it.
+    let none = format!("{log}_not");
+    let said = scene.run(&["--database", url, "--eventlog", &none, "events", "status"]).await;
+    assert!(said.failed(1).contains("there is no table `eventlog."));
+    let said = scene.run(&["--eventlog", &log, "events", "status"]).await.failed(2);
+    assert!(said.contains("--database <URL>"), "{said}");
+    node.drain(std::time::Duration::from_secs(60)).await;
 }
