@@ -100,7 +100,8 @@ impl<T: Entity> Repository<T> {
     }
 
     /// Returns a repository that reads and writes in an open transaction, and thus only on its shard.
-    /// Ids and rows of another shard are rejected.
+    /// Ids and rows of another shard are rejected. A read by condition, a page or a count finds the
+    /// rows of that shard alone.
     #[must_use]
     pub fn within(&self, transaction: &Transaction) -> Self {
         Self {
