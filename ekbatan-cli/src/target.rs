@@ -36,6 +36,11 @@ impl Target {
         shard: Option<String>,
     ) -> Result<Self, Failure> {
         let mut config = match database {
+            Some(url) if eventlog.is_some() && !has_eventlogs(&url) => {
+                return Err(Failure::usage(
+                    "--eventlog is for MySQL and MariaDB; elsewhere the framework's tables are always in `eventlog`",
+                ));
+            }
             Some(url) => {
                 let database = DataSourceConfig::new(url);
                 match eventlog {

@@ -166,6 +166,7 @@ fn a_file_without_the_root_key_is_named() {
     for (text, instead) in [
         (String::new(), None),
         ("server: {port: 8080}".to_owned(), None),
+        ("spring: {profiles: {active: dev}}".to_owned(), None),
         (format!("ekbatn: {{configs: {configs}}}"), Some("`ekbatn`")),
         (format!("configs: {configs}"), Some("`configs`")),
     ] {

@@ -139,6 +139,8 @@ fn a_misspelled_slot_is_reported() {
         "secondary2-config",
         "secondary-config-2",
         "secondary-eu-config",
+        "secondary-b-config",
+        "secondaryEUConfig",
         "reporting-config",
         "jobs-config",
     ] {

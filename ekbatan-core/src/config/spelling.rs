@@ -12,21 +12,24 @@ fn squashed(key: &str) -> impl Iterator<Item = char> {
     key.chars().filter(|c| !matches!(c, '-' | '_' | ' ')).flat_map(char::to_lowercase)
 }
 
-/// Converts every spelling to kebab-case: `lockConfig` and `LOCK_CONFIG` to `lock-config`.
+/// Converts every spelling to kebab-case: `lockConfig` and `LOCK_CONFIG` to `lock-config`. Capitals that
+/// follow each other are one word, up to the one that begins the next: `lockDBConfig` is `lock-db-config`.
 pub(super) fn kebab(key: &str) -> String {
     let mut kebab = String::with_capacity(key.len() + 4);
-    let mut after_small = false;
-    for c in key.chars() {
+    let (mut after_small, mut after_letter) = (false, false);
+    let mut letters = key.chars().peekable();
+    while let Some(c) = letters.next() {
         if matches!(c, '-' | '_' | ' ') {
             kebab.push('-');
-            after_small = false;
+            (after_small, after_letter) = (false, false);
             continue;
         }
-        if c.is_uppercase() && after_small {
+        let ends_capitals = after_letter && letters.peek().is_some_and(|next| next.is_lowercase());
+        if c.is_uppercase() && (after_small || ends_capitals) {
             kebab.push('-');
         }
         kebab.extend(c.to_lowercase());
-        after_small = !c.is_uppercase();
+        (after_small, after_letter) = (!c.is_uppercase(), true);
     }
     kebab
 }
@@ -94,6 +97,11 @@ mod tests {
             assert_eq!(kebab(spelling), "lock-config", "{spelling}");
             assert_eq!(camel(spelling), "lockConfig", "{spelling}");
         }
+        for spelling in ["lock-b-config", "lockBConfig", "LOCK_B_CONFIG", "lock-BConfig"] {
+            assert_eq!(kebab(spelling), "lock-b-config", "{spelling}");
+        }
+        assert_eq!(kebab("secondaryEUConfig"), "secondary-eu-config");
+        assert_eq!(kebab("URL"), "url");
     }
 
     #[test]

@@ -135,9 +135,10 @@ pub(super) fn missing_root<'a>(mut others: impl Iterator<Item = &'a str>, findin
     let mut message = String::from(
         "is missing; all settings are below this key, as in `ekbatan: {configs: {primary-config: {url: ..}}}`",
     );
-    // The root key misspelled, or what belongs below it.
-    let expected = || ["ekbatan"].into_iter().chain(keys::names(keys::ROOT));
-    if let Some(other) = others.find(|other| nearest(other, expected()).is_some()) {
+    // The root key misspelled, or what belongs below it. Files of other frameworks have similar keys.
+    let below = |other: &str| keys::names(keys::ROOT).any(|name| same_key(other, name));
+    let meant = |other: &&str| nearest(other, ["ekbatan"]).is_some() || below(other);
+    if let Some(other) = others.find(meant) {
         message += &format!("; there is `{}` at the top instead", shown(other));
     }
     findings.add(&KeyPath::root(), message);
