@@ -145,6 +145,18 @@ async fn a_run_is_checked_before_its_actions_commit_on_another_shard() {
     node.drain(Duration::ZERO).await;
 }
 
+/// Runs the job now, until the run is done.
+async fn run_once(executor: &ActionExecutor, job: Report) {
+    let node = crate::scene::node(executor).job(rarely(), job).start().await.unwrap();
+    let operations = JobOperations::new(executor.databases());
+    let run = operations.run_now(REPORT, "alice", "a test").await.unwrap();
+    until("the run is done", async || {
+        operations.run(run).await.unwrap().is_some_and(|run| run.state == RunState::Done)
+    })
+    .await;
+    node.drain(Duration::ZERO).await;
+}
+
 /// A job enqueues a call by an action that writes nothing and checks a row of another shard.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_call_of_a_run_is_on_the_shard_of_the_row_that_its_action_checks() {
@@ -155,14 +167,7 @@ async fn a_call_of_a_run_is_on_the_shard_of_the_row_that_its_action_checks() {
     let job = Report::new(move |ctx| {
         async move { Ok(ctx.execute(&PutAnother, After { stamp }).await?) }.boxed()
     });
-    let node = crate::scene::node(&executor).job(rarely(), job).start().await.unwrap();
-    let operations = JobOperations::new(executor.databases());
-    let run = operations.run_now(REPORT, "alice", "a test").await.unwrap();
-    until("the run is done", async || {
-        operations.run(run).await.unwrap().is_some_and(|run| run.state == RunState::Done)
-    })
-    .await;
-    node.drain(Duration::ZERO).await;
+    run_once(&executor, job).await;
     let waiting = async |of: &ScratchDatabase| of.count(&of.eventlog("deliveries")).await;
     assert_eq!((waiting(&home).await, waiting(&other).await), (0, 1));
 }
@@ -181,14 +186,7 @@ async fn keys_of_steps_are_on_the_shard_of_the_run() {
         }
         .boxed()
     });
-    let node = crate::scene::node(&executor).job(rarely(), job).start().await.unwrap();
-    let operations = JobOperations::new(executor.databases());
-    let run = operations.run_now(REPORT, "alice", "a test").await.unwrap();
-    until("the run is done", async || {
-        operations.run(run).await.unwrap().is_some_and(|run| run.state == RunState::Done)
-    })
-    .await;
-    node.drain(Duration::ZERO).await;
+    run_once(&executor, job).await;
     let keys = async |of: &ScratchDatabase| of.count(&of.eventlog("idempotency_keys")).await;
     assert_eq!((keys(&home).await, keys(&other).await), (STEPS, 0));
 }
