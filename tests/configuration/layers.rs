@@ -30,7 +30,7 @@ fn the_environment_overrides_files_and_code_overrides_both() {
         .load()
         .unwrap();
     let source = primary(&config);
-    assert_eq!((source.minimum_idle, source.lanes, source.fold_limit), (1, 5, 9));
+    assert_eq!((source.minimum_idle, source.lanes, source.fold_limit), (1, Some(5), 9));
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn the_environment_adds_slots_members_and_a_whole_configuration() {
     assert_eq!(shards[1].0.to_string(), "0/7");
     assert_eq!(shards[1].1.primary().unwrap().url, "postgres://env/d");
     assert_eq!(shards[0].1.config_for("lock-config").unwrap().url, "redis://cache");
-    assert_eq!(shards[0].1.config_for("reporting").unwrap().lanes, 3);
+    assert_eq!(shards[0].1.config_for("reporting").unwrap().lanes, Some(3));
 
     let config = EkbatanConfig::loader()
         .env_from([("EKBATAN_CONFIGS_PRIMARY_CONFIG_URL", "sqlite:only.db")])

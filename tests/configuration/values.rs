@@ -102,7 +102,7 @@ fn a_bare_number_means_milliseconds_only_in_keys_of_the_reference() {
 fn absent_keys_have_defaults() {
     let source = database("").unwrap();
     assert_eq!((source.maximum_pool_size, source.minimum_idle), (10, 0));
-    assert_eq!((source.lanes, source.fold_limit, source.queue_limit), (2, 64, 10_000));
+    assert_eq!((source.lanes, source.fold_limit, source.queue_limit), (None, 64, 10_000));
     assert_eq!((source.max_row_bytes, source.max_commit_bytes), (16 << 20, 64 << 20));
     assert_eq!(source.read_timeout, Duration::from_secs(60));
     assert_eq!(source.idle_timeout, Duration::from_secs(600));
@@ -128,7 +128,7 @@ fn every_key_of_a_database_is_read() {
     assert_eq!(source.tls_mode, Some(TlsMode::VerifyFull));
     assert_eq!(source.tls_root_cert, Some("ca.pem".into()));
     assert_eq!((source.maximum_pool_size, source.minimum_idle), (4, 1));
-    assert_eq!((source.lanes, source.fold_limit, source.queue_limit), (3, 5, 6));
+    assert_eq!((source.lanes, source.fold_limit, source.queue_limit), (Some(3), 5, 6));
     let times = [
         source.idle_timeout,
         source.connection_timeout,
@@ -162,7 +162,7 @@ fn variables_in_texts_and_numbers_are_replaced() {
                 lanes: '${LANES}', password: '$${x}'}}}";
     let config = load_with(yaml, [("HOST", "db"), ("LANES", "3")]).unwrap();
     let source = primary(&config);
-    assert_eq!((source.url.as_str(), source.lanes), ("postgres://db:5432/d", 3));
+    assert_eq!((source.url.as_str(), source.lanes), ("postgres://db:5432/d", Some(3)));
     assert_eq!(source.password.unwrap().expose_secret(), "${x}");
 }
 

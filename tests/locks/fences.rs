@@ -24,8 +24,8 @@ async fn keys_of_one_name_at_two_servers_do_not_fence_each_other_off_on_redis() 
         [LockLevel::Zone, LockLevel::Global].map(|it| lock_key!("wallet", wallet).at_level(it))
     {
         let earlier = one.acquire(&key, LONG).await.unwrap();
-        // Both servers count from the clock, so one grant more makes the token greater.
-        assert!(other.acquire(&lock_key!("another"), LONG).await.unwrap().release().await);
+        // Both servers count each key from the clock, so one grant more makes the token greater.
+        assert!(other.acquire(&key, LONG).await.unwrap().release().await);
         let later = other.acquire(&key, LONG).await.unwrap();
         assert!(later.token() > earlier.token());
         for lease in [&later, &earlier] {

@@ -48,7 +48,7 @@ pub enum TlsMode {
 /// use ekbatan_core::config::DataSourceConfig;
 ///
 /// let config = DataSourceConfig::new("sqlite:wallet.db").maximum_pool_size(4);
-/// assert_eq!(config.lanes, 2);
+/// assert_eq!(config.lanes, None);
 /// ```
 #[derive(Clone)]
 #[non_exhaustive]
@@ -79,8 +79,9 @@ pub struct DataSourceConfig {
     /// The pool reports a connection that is checked out for this long; zero, the default, for
     /// never.
     pub leak_detection_threshold: Duration,
-    /// The number of connections that commit. Default 2. SQLite has one writer and thus one lane.
-    pub lanes: usize,
+    /// The number of connections that commit. Default: 2, and up to 8 where a round trip to the server
+    /// takes long. SQLite has one writer and thus one lane.
+    pub lanes: Option<usize>,
     /// The maximum number of waiting actions that a lane commits together. Default 64.
     pub fold_limit: usize,
     /// The maximum number of actions that wait for a lane. Further ones are refused, and so are
@@ -136,7 +137,7 @@ impl DataSourceConfig {
             idle_timeout: Duration::from_secs(10 * 60),
             max_lifetime: Duration::from_secs(30 * 60),
             leak_detection_threshold: Duration::ZERO,
-            lanes: 2,
+            lanes: None,
             fold_limit: 64,
             queue_limit: 10_000,
             connection_timeout: Duration::from_secs(10),
@@ -228,7 +229,7 @@ impl DataSourceConfig {
     /// Sets [`lanes`](Self::lanes).
     #[must_use]
     pub fn lanes(mut self, lanes: usize) -> Self {
-        self.lanes = lanes;
+        self.lanes = Some(lanes);
         self
     }
 

@@ -53,7 +53,7 @@ pub(super) const DATA_SOURCE: &[Key] = &[
     ),
     Key::new("application-name", Kind::Text, "The name of the sessions in the server's own list.")
         .or("the address's, or `ekbatan`"),
-    Key::new("lanes", SOME, "The number of connections that commit. SQLite has one writer and thus one lane.").or("2"),
+    Key::new("lanes", SOME, "The number of connections that commit. SQLite has one writer and thus one lane.").or("2, and up to 8 if the server is far"),
     Key::new("fold-limit", SOME, "The maximum number of waiting actions that a lane commits together.").or("64"),
     Key::new(
         "max-row-bytes",

@@ -49,7 +49,7 @@ impl Database {
         let driver = driver_for(source, replica)?;
         for (name, value) in [
             ("maximum_pool_size", source.maximum_pool_size),
-            ("lanes", source.lanes),
+            ("lanes", source.lanes.unwrap_or(1)),
             ("fold_limit", source.fold_limit),
             ("queue_limit", source.queue_limit),
         ] {

@@ -96,9 +96,10 @@ pub(super) fn check(config: &DataSourceConfig, role: Role, at: &KeyPath, finding
 }
 
 fn numbers(config: &DataSourceConfig, at: &KeyPath, findings: &mut Findings) {
+    let lanes = config.lanes.unwrap_or(1);
     for (key, value) in [
         ("maximum-pool-size", config.maximum_pool_size),
-        ("lanes", config.lanes),
+        ("lanes", lanes),
         ("fold-limit", config.fold_limit),
         ("max-row-bytes", config.max_row_bytes),
         ("max-commit-bytes", config.max_commit_bytes),
@@ -108,7 +109,7 @@ fn numbers(config: &DataSourceConfig, at: &KeyPath, findings: &mut Findings) {
             findings.add_value(&at.key(key), value, "must be at least 1");
         }
     }
-    for (key, value) in [("maximum-pool-size", config.maximum_pool_size), ("lanes", config.lanes)] {
+    for (key, value) in [("maximum-pool-size", config.maximum_pool_size), ("lanes", lanes)] {
         if value > MOST_CONNECTIONS {
             let message = format!("is too many; at most {MOST_CONNECTIONS}");
             findings.add_value(&at.key(key), value, message);

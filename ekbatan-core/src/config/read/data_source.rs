@@ -32,7 +32,6 @@ pub(super) fn data_source(
     for (key, field) in [
         ("maximum-pool-size", &mut config.maximum_pool_size),
         ("minimum-idle", &mut config.minimum_idle),
-        ("lanes", &mut config.lanes),
         ("fold-limit", &mut config.fold_limit),
         ("max-row-bytes", &mut config.max_row_bytes),
         ("max-commit-bytes", &mut config.max_commit_bytes),
@@ -55,6 +54,7 @@ pub(super) fn data_source(
             *field = time;
         }
     }
+    config.lanes = section.count("lanes").and_then(|count| count.try_into().ok());
     config.statement_timeout = section.time("statement-timeout");
     if let Some(name) = section.text("application-name") {
         config.application_name = name;

@@ -29,7 +29,7 @@ use crate::config::keys::ROOT;
 ///     .load()?;
 /// let primary = config.sharding.groups[0].members[0].primary().unwrap();
 /// assert_eq!(primary.url, "sqlite:/var/lib/wallet.db");
-/// assert_eq!((primary.lanes, primary.maximum_pool_size), (1, 4));
+/// assert_eq!((primary.lanes, primary.maximum_pool_size), (Some(1), 4));
 /// # Ok::<_, ekbatan_core::config::ConfigError>(())
 /// ```
 #[must_use]

@@ -92,9 +92,10 @@ impl Lane {
     async fn run(self: Arc<Self>, mut guard: TaskGuard) {
         guard.begin();
         let mut connection = None;
-        while let Some(taken) = self.queue.next(self.fold_limit, MAX_ROWS).await {
+        while let Some((taken, committing)) = self.queue.next(self.fold_limit, MAX_ROWS).await {
             let in_flight = InFlight::new(self.queue.clone(), taken);
             connection = Self::commit(&self, TaskKind::Lane, connection, in_flight).await;
+            drop(committing);
         }
         if let Some(connection) = connection {
             let _ = tokio::time::timeout(self.connection_timeout, connection.close()).await;

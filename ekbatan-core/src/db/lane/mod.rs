@@ -5,6 +5,7 @@
 //!   a commit nor a connection in an unknown state.
 //! - A batch that no lane has taken leaves the queue with its caller, and nothing of it is sent.
 //! - A lane commits all waiting batches together (it folds them), and never waits for more.
+//! - While as many lanes commit as may, no other takes a batch. The next of them that is done does.
 //! - A batch that changes a row which a batch in flight updates or deletes, or expects it to be
 //!   unchanged, is parked until that batch is answered. If the commit moved the row past the version
 //!   that the parked batch expects, or deleted it, the parked batch is stale and is never sent.
@@ -14,6 +15,7 @@ mod apart;
 mod batches;
 mod in_flight;
 mod lifecycle;
+mod limit;
 mod open_actions;
 mod queue;
 #[cfg(test)]
@@ -32,6 +34,7 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
 
+use self::limit::LaneLimit;
 pub(crate) use self::open_actions::OpenAction;
 use self::queue::CommitQueue;
 use self::worker::Lane;
@@ -56,18 +59,18 @@ pub(crate) struct Lanes(Arc<Lane>);
 impl Lanes {
     /// Starts the lanes in the runtime of the caller.
     pub(crate) fn start(driver: Arc<dyn Driver>, config: &DataSourceConfig) -> Self {
-        let count =
-            driver.capabilities().max_lanes.map_or(config.lanes, |most| config.lanes.min(most));
+        let limit = LaneLimit::new(config.lanes, driver.capabilities().max_lanes);
+        let side_tasks = Semaphore::new(limit.now());
         let lane = Arc::new(Lane {
             driver,
-            queue: Arc::new(CommitQueue::new(config.queue_limit, queue_bytes(config), count)),
+            queue: Arc::new(CommitQueue::new(config.queue_limit, queue_bytes(config), limit)),
             fold_limit: config.fold_limit,
             connection_timeout: config.connection_timeout,
             // Otherwise the answer that a row is locked would come when the lane has given up.
             lock_timeout: config.connection_timeout.min(config.commit_timeout / 2),
             commit_timeout: config.commit_timeout,
             settle_timeout: config.settle_timeout,
-            side_tasks: Semaphore::new(count),
+            side_tasks,
         });
         Lane::start_missing(&lane, &Handle::current());
         Self(lane)

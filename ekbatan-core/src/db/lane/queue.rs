@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::batches::{Answer, QueuedBatch, TakenBatches, UnsettledActions};
+use super::limit::LaneLimit;
 use super::open_actions::OpenActions;
 use super::queued_batches::QueuedBatches;
 use super::tasks::LaneTasks;
@@ -46,6 +47,8 @@ pub(super) struct State {
     /// What tasks asked for that were dropped.
     pub(super) unsettled: Vec<UnsettledActions>,
     pub(super) tasks: LaneTasks,
+    /// How many lanes have taken batches and are not done.
+    committing: usize,
     pub(super) closed: bool,
 }
 
@@ -82,6 +85,7 @@ pub(super) struct CommitQueue {
     limit: usize,
     /// The number of bytes that the queued batches may have. A queue that is empty takes any batch.
     limit_bytes: usize,
+    pub(super) lanes: LaneLimit,
     wake: Notify,
     closing: Notify,
     /// A lane has ended, or left something behind.
@@ -90,12 +94,13 @@ pub(super) struct CommitQueue {
 }
 
 impl CommitQueue {
-    pub(super) fn new(limit: usize, limit_bytes: usize, lanes: usize) -> Self {
-        let state = State { tasks: LaneTasks::new(lanes), ..State::default() };
+    pub(super) fn new(limit: usize, limit_bytes: usize, lanes: LaneLimit) -> Self {
+        let state = State { tasks: LaneTasks::new(lanes.most()), ..State::default() };
         Self {
             state: Mutex::new(state),
             limit,
             limit_bytes,
+            lanes,
             wake: Notify::new(),
             closing: Notify::new(),
             lane_ended: Notify::new(),
@@ -137,14 +142,27 @@ impl CommitQueue {
         state.queued.insert(queued);
         state.waiting.push_back(action);
         let missing = if has_runtime { state.tasks.claim_missing_lanes() } else { 0 };
+        let may_commit = self.another_may_commit(&state);
         drop(state);
-        // The lane that fell asleep last has the warmest connection.
-        self.wake.notify_last();
+        if may_commit {
+            // The lane that fell asleep last has the warmest connection.
+            self.wake.notify_last();
+        }
         Ok(missing)
     }
 
-    /// Takes all waiting batches up to the limits; `None` once the queue is closed and empty.
-    pub(super) async fn next(&self, max_batches: usize, max_rows: usize) -> Option<TakenBatches> {
+    /// Whether one more lane may take batches.
+    fn another_may_commit(&self, state: &State) -> bool {
+        state.committing < self.lanes.now()
+    }
+
+    /// Takes all waiting batches up to the limits; `None` once the queue is closed and empty. The lane
+    /// counts as committing as long as the guard exists.
+    pub(super) async fn next(
+        self: &Arc<Self>,
+        max_batches: usize,
+        max_rows: usize,
+    ) -> Option<(TakenBatches, CommittingLane)> {
         loop {
             // Register before checking, so that a notification in between is not missed.
             let woken = self.wake.notified();
@@ -153,7 +171,7 @@ impl CommitQueue {
                 self.wake.notify_one();
             }
             if !next.taken.batches.is_empty() {
-                return Some(next.taken);
+                return Some((next.taken, CommittingLane(self.clone())));
             }
             if next.finished {
                 self.wake.notify_one(); // so that the next lane ends, too
@@ -165,12 +183,19 @@ impl CommitQueue {
 
     fn take(&self, max_batches: usize, max_rows: usize) -> Next {
         let mut state = self.state();
+        // What a dead lane has left may be what the other lanes wait for.
         if let Some(taken) = state.abandoned.pop() {
+            state.committing += 1;
             return Next { taken, more_waiting: true, finished: false };
         }
         let mut taken = TakenBatches::default();
         let (mut rows, mut bytes) = (0, 0);
-        while taken.batches.len() < max_batches && rows < max_rows && bytes < MAX_BYTES {
+        let may_commit = self.another_may_commit(&state);
+        while may_commit
+            && taken.batches.len() < max_batches
+            && rows < max_rows
+            && bytes < MAX_BYTES
+        {
             let Some(action) = state.waiting.pop_front() else { break };
             let Some(queued) = state.queued.get(action) else { continue };
             // A row that a batch in flight expects to be unchanged may be changed: this batch
@@ -198,8 +223,9 @@ impl CommitQueue {
                 break; // it is not committed together with others
             }
         }
-        let more_waiting = !state.waiting.is_empty();
-        let finished = state.closed && state.in_flight.is_empty();
+        state.committing += usize::from(!taken.batches.is_empty());
+        let more_waiting = !state.waiting.is_empty() && self.another_may_commit(&state);
+        let finished = state.closed && state.in_flight.is_empty() && state.waiting.is_empty();
         Next { taken, more_waiting, finished }
     }
 
@@ -226,7 +252,8 @@ impl CommitQueue {
             }
         }
         // Another lane is woken only for work. The lane that answers looks at the queue next.
-        let wake = !state.waiting.is_empty() || state.closed;
+        let has_work = !state.waiting.is_empty() && self.another_may_commit(&state);
+        let wake = has_work || state.closed;
         drop(state);
         if wake {
             self.wake.notify_one();
@@ -273,6 +300,16 @@ impl CommitQueue {
     /// Wakes a lane.
     pub(super) fn wake(&self) {
         self.wake.notify_one();
+    }
+}
+
+/// Guard: a lane that has taken batches and is not done. It looks at the queue again when it is, so
+/// its drop need not wake another lane.
+pub(super) struct CommittingLane(Arc<CommitQueue>);
+
+impl Drop for CommittingLane {
+    fn drop(&mut self) {
+        self.0.state().committing -= 1;
     }
 }
 

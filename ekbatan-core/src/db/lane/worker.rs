@@ -15,6 +15,9 @@ use crate::db::{CommitBatch, CommitError, Committed, DbError, DbErrorKind};
 /// How many rows one statement carries; further batches wait for the next one.
 pub(super) const MAX_ROWS: usize = 2_000;
 
+/// How many trips of a new connection are measured.
+const MEASURED_TRIPS: u32 = 3;
+
 /// How often a batch may lose its connection or its lane. After the first loss it is sent once
 /// more, unless it is found to have committed.
 const MAX_LOSSES: u32 = 2;
@@ -129,12 +132,33 @@ impl Lane {
 
     /// Makes the connection one of a lane, within the time that a connection may take.
     pub(super) async fn prepare(&self, connection: &mut dyn Connection) -> Result<(), DbError> {
-        let preparing = connection.become_lane(self.lock_timeout);
+        let preparing = async {
+            connection.become_lane(self.lock_timeout).await?;
+            self.measure_way(connection).await
+        };
         tokio::time::timeout(self.connection_timeout, preparing).await.unwrap_or_else(|_| {
             let why =
                 format!("no answer within {:?} (connection-timeout)", self.connection_timeout);
             Err(DbError::new(DbErrorKind::Unavailable, why))
         })
+    }
+
+    /// Measures how long the way to the server and back takes, by statements that do nothing. The
+    /// fastest counts, because others waited for a processor.
+    async fn measure_way(&self, connection: &mut dyn Connection) -> Result<(), DbError> {
+        if !self.queue.lanes.is_measured() {
+            return Ok(());
+        }
+        let mut fastest = Duration::MAX;
+        for _ in 0..MEASURED_TRIPS {
+            let sent = Instant::now();
+            connection.script("SELECT 1").await?;
+            fastest = fastest.min(sent.elapsed());
+        }
+        self.queue.lanes.set_by(fastest);
+        let lanes = self.queue.lanes.now();
+        tracing::debug!(round_trip = ?fastest, lanes, "a lane measured the way to the server");
+        Ok(())
     }
 
     /// Sends everything in flight and answers the callers. Batches that wait for a locked row

@@ -20,7 +20,7 @@ use super::error::{GUARD, NO_SAVEPOINT};
 use super::fence::{check, guard_fence};
 use super::locks::lock_first;
 use super::order::ordered;
-use super::packets::{ONE_WRITE, PacketPlan};
+use super::packets::PacketPlan;
 use super::statement::{
     LockMode, delete, guard, guard_expected, insert_into, insert_row, look, naming_event, update,
 };
@@ -106,7 +106,7 @@ impl MySqlConnection {
     }
 
     async fn write_in_savepoint(&mut self, batch: &CommitBatch) -> Result<(), DbError> {
-        let mut plan = PacketPlan::new(self.max_packet);
+        let mut plan = PacketPlan::new(self.packets);
         // Fails if the transaction is over; the statements after it would commit by themselves.
         plan.push("RELEASE SAVEPOINT ekbatan; SAVEPOINT ekbatan; SAVEPOINT ekbatan_batch")?;
         self.plan(&[batch], &mut plan)?;
@@ -121,7 +121,7 @@ impl MySqlConnection {
     }
 
     async fn write_and_commit(&mut self, batches: &[&CommitBatch]) -> Result<(), DbError> {
-        let mut plan = PacketPlan::new(self.max_packet);
+        let mut plan = PacketPlan::new(self.packets);
         for fence in fences(batches) {
             plan.push(guard_fence(&self.syntax, fence))?;
         }
@@ -187,7 +187,7 @@ impl MySqlConnection {
         let mut sql = head.clone();
         for row in rows {
             let row = insert_row(row)?;
-            if sql.len() > head.len() && sql.len() + row.len() > ONE_WRITE {
+            if sql.len() > head.len() && sql.len() + row.len() > self.packets.one_write() {
                 plan.push(std::mem::replace(&mut sql, head.clone()))?;
             }
             sql.push_str(if sql.len() == head.len() { "" } else { ", " });
@@ -202,7 +202,7 @@ impl MySqlConnection {
             ChangeKind::Delete => delete(&self.syntax, rows)?,
             _ => update(&self.syntax, rows)?,
         };
-        if rows.len() > 1 && sql.len() > ONE_WRITE {
+        if rows.len() > 1 && sql.len() > self.packets.one_write() {
             let (some, others) = rows.split_at(rows.len() / 2);
             self.plan_guarded(some, plan)?;
             return self.plan_guarded(others, plan);
@@ -217,7 +217,7 @@ impl MySqlConnection {
         batches: &[&CommitBatch],
         first: Option<&str>,
     ) -> Result<Vec<Result<(), CommitError>>, DbError> {
-        let mut plan = PacketPlan::new(self.max_packet);
+        let mut plan = PacketPlan::new(self.packets);
         if let Some(first) = first {
             plan.push(first)?;
         }

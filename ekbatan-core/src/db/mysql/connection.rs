@@ -11,6 +11,7 @@ use uuid::Uuid;
 
 use super::decode::decode;
 use super::error::{NO_SAVEPOINT, NO_SUCH_SESSION, classify};
+use super::packets::PacketLimits;
 use super::placeholders::bind;
 use super::session::SessionFactory;
 use super::syntax::MySqlSyntax;
@@ -36,7 +37,7 @@ pub(crate) struct MySqlConnection {
     pub(crate) inner: sqlx::MySqlConnection,
     sessions: Arc<SessionFactory>,
     pub(super) syntax: Arc<MySqlSyntax>,
-    pub(super) max_packet: usize,
+    pub(super) packets: PacketLimits,
     pub(super) trips: u64,
     /// The name of the server-side lock that a lane's session holds, by which it can be found.
     identity: Option<String>,
@@ -55,7 +56,7 @@ impl MySqlConnection {
         let opened = sessions.open().await?;
         Ok(Self {
             inner: opened.connection,
-            max_packet: opened.max_packet,
+            packets: opened.packets,
             sessions,
             syntax,
             trips: 0,
@@ -79,8 +80,8 @@ impl MySqlConnection {
     /// The server closes the connection on a packet that is longer than it accepts.
     pub(super) fn check_packet(&self, query: &Query, sql: usize) -> Result<(), DbError> {
         let size = query.size() + sql + PACKET_HEADER;
-        if size > self.max_packet {
-            let (largest, max) = (query.largest(), self.max_packet);
+        if size > self.packets.max {
+            let (largest, max) = (query.largest(), self.packets.max);
             return Err(too_large(format!(
                 "{largest}, and its packet {size}; the server's max_allowed_packet is {max}; ask for less at once, or raise that"
             )));

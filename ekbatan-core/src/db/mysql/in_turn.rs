@@ -57,7 +57,7 @@ impl MySqlConnection {
     }
 
     fn plan_turns(&self, batch: &CommitBatch) -> Result<PacketPlan, DbError> {
-        let mut plan = PacketPlan::new(self.max_packet);
+        let mut plan = PacketPlan::new(self.packets);
         plan.push(name_turn(FENCES))?;
         for fence in fences(&[batch]) {
             plan.push(guard_fence(&self.syntax, fence))?;

@@ -14,7 +14,7 @@ impl MySqlConnection {
         &mut self,
         batches: &[&CommitBatch],
     ) -> Result<Vec<bool>, DbError> {
-        let mut plan = PacketPlan::new(self.max_packet);
+        let mut plan = PacketPlan::new(self.packets);
         let changes = batches.iter().flat_map(|batch| batch.guarded_changes());
         for (n, row) in changes.enumerate() {
             plan.push(free_row(&self.syntax, row, n)?)?;

@@ -5,33 +5,58 @@ use crate::db::{DbError, DbErrorKind};
 /// Up to this length a packet is one TLS record, and so one write. sqlx leaves Nagle's algorithm
 /// on: the second write of a packet waits for the acknowledgement of the first, which the server
 /// delays by 40 ms. That is longer than several round trips.
-pub(super) const ONE_WRITE: usize = 15_000;
+const ONE_RECORD: usize = 15_000;
 
 /// From this length on, the round trips of short packets would take longer than that delay.
-const MANY_WRITES: usize = 150_000;
+const MANY_RECORDS: usize = 150_000;
 
-/// The length of a packet that takes many writes.
+/// The length of a packet that need not be short.
 const FULL_PACKET: usize = 1_000_000;
+
+/// How long the packets of a session may be.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct PacketLimits {
+    /// The longest that the server accepts.
+    pub(super) max: usize,
+    is_encrypted: bool,
+}
+
+impl PacketLimits {
+    pub(super) fn new(max: usize, is_encrypted: bool) -> Self {
+        Self { max, is_encrypted }
+    }
+
+    /// The greatest length of a packet that is sent by one write.
+    pub(super) fn one_write(self) -> usize {
+        if self.is_encrypted { ONE_RECORD } else { FULL_PACKET }
+    }
+
+    /// The length up to which statements of so many bytes share a packet.
+    fn full(self, total: usize) -> usize {
+        let full = if total < MANY_RECORDS { self.one_write() } else { FULL_PACKET };
+        full.min(self.max / 2)
+    }
+}
 
 /// The statements of one transaction, in order.
 pub(super) struct PacketPlan {
-    max_packet: usize,
+    limits: PacketLimits,
     statements: Vec<String>,
 }
 
 impl PacketPlan {
-    pub(super) fn new(max_packet: usize) -> Self {
-        Self { max_packet, statements: Vec::new() }
+    pub(super) fn new(limits: PacketLimits) -> Self {
+        Self { limits, statements: Vec::new() }
     }
 
     pub(super) fn push(&mut self, statement: impl Into<String>) -> Result<(), DbError> {
         let statement = statement.into();
         // The server closes the connection on a longer packet.
-        if statement.len() + 1_000 > self.max_packet {
+        if statement.len() + 1_000 > self.limits.max {
             let why = format!(
                 "a row takes {} bytes to write, and the server's max_allowed_packet is {}; raise that, or keep less in a row",
                 statement.len(),
-                self.max_packet
+                self.limits.max
             );
             return Err(DbError::new(DbErrorKind::TooLarge, why));
         }
@@ -43,11 +68,11 @@ impl PacketPlan {
     /// should be is a packet by itself.
     pub(super) fn packets(self) -> Vec<String> {
         let total: usize = self.statements.iter().map(String::len).sum();
-        let full = if total < MANY_WRITES { ONE_WRITE } else { FULL_PACKET };
+        let full = self.limits.full(total);
         let mut packets: Vec<String> = Vec::new();
         for statement in self.statements {
             match packets.last_mut() {
-                Some(open) if open.len() + statement.len() < full.min(self.max_packet / 2) => {
+                Some(open) if open.len() + statement.len() < full => {
                     open.push_str("; ");
                     open.push_str(&statement);
                 }
@@ -63,7 +88,11 @@ mod tests {
     use super::*;
 
     fn plan(lengths: &[usize]) -> PacketPlan {
-        let mut plan = PacketPlan::new(16_000_000);
+        plan_of(PacketLimits::new(16_000_000, true), lengths)
+    }
+
+    fn plan_of(limits: PacketLimits, lengths: &[usize]) -> PacketPlan {
+        let mut plan = PacketPlan::new(limits);
         for length in lengths {
             plan.push("x".repeat(*length)).unwrap();
         }
@@ -75,10 +104,17 @@ mod tests {
     }
 
     #[test]
-    fn a_short_plan_is_one_packet_and_a_long_one_has_packets_of_one_write() {
+    fn a_short_plan_is_one_packet_and_a_long_one_has_packets_of_one_record() {
         assert_eq!(lengths(plan(&[100, 200, 6])), [100 + 200 + 6 + 4]);
         assert_eq!(lengths(plan(&[10_000, 10_000, 6])), [10_000, 10_008]);
         assert_eq!(lengths(plan(&[100, 20_000, 6])), [100, 20_000, 6]);
+    }
+
+    #[test]
+    fn without_encryption_a_long_plan_is_one_packet_that_the_server_accepts() {
+        let limits = |max| PacketLimits::new(max, false);
+        assert_eq!(lengths(plan_of(limits(16_000_000), &[60_000, 60_000, 6])), [120_010]);
+        assert_eq!(lengths(plan_of(limits(200_000), &[60_000, 60_000, 6])), [60_000, 60_008]);
     }
 
     #[test]
@@ -88,7 +124,7 @@ mod tests {
 
     #[test]
     fn a_row_that_exceeds_a_packet_is_rejected() {
-        let mut plan = PacketPlan::new(10_000);
+        let mut plan = PacketPlan::new(PacketLimits::new(10_000, true));
         let error = plan.push("x".repeat(9_500)).unwrap_err();
         assert_eq!(error.kind(), DbErrorKind::TooLarge);
         assert!(error.to_string().contains("max_allowed_packet is 10000"), "{error}");

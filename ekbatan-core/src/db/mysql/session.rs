@@ -17,6 +17,7 @@ use sqlx::{AssertSqlSafe, Connection as _, Either, Row};
 use super::error;
 use super::flavour::Flavour;
 use super::options::{connect_options, misread};
+use super::packets::PacketLimits;
 use crate::config::{DataSourceConfig, LONGEST_TIMEOUT, certificate_files};
 use crate::db::{DbError, DbErrorKind};
 
@@ -36,10 +37,10 @@ pub(super) struct SessionFactory {
     timeout: Duration,
 }
 
-/// A session, and the longest packet that its server accepts.
+/// A session, and how long its packets may be.
 pub(super) struct NewSession {
     pub(super) connection: MySqlConnection,
-    pub(super) max_packet: usize,
+    pub(super) packets: PacketLimits,
 }
 
 impl SessionFactory {
@@ -90,28 +91,37 @@ impl SessionFactory {
     async fn open_and_set(&self) -> Result<NewSession, DbError> {
         let failed = |error| error::at_connect(error, &self.address, &self.files);
         let mut connection = MySqlConnection::connect_with(&self.options).await.map_err(failed)?;
-        let mut answer: Option<MySqlRow> = None;
+        let mut rows: Vec<MySqlRow> = Vec::new();
         {
             let mut answers =
                 sqlx::raw_sql(AssertSqlSafe(self.setup.as_str())).fetch_many(&mut connection);
             // The version is checked first, because the other server may not know the settings.
             while let Some(next) = answers.try_next().await.map_err(failed)? {
                 if let Either::Right(row) = next {
-                    let version: String = row.try_get_unchecked(0).map_err(failed)?;
-                    check_version(&version, self.flavour, &self.address)?;
-                    answer = Some(row);
+                    if rows.is_empty() {
+                        let version: String = row.try_get_unchecked(0).map_err(failed)?;
+                        check_version(&version, self.flavour, &self.address)?;
+                    }
+                    rows.push(row);
                 }
             }
         }
-        let max_packet: i64 = match answer {
+        let max_packet: i64 = match rows.first() {
             Some(row) => row.try_get_unchecked(1).map_err(failed)?,
             None => 0,
         };
-        Ok(NewSession { connection, max_packet: usize::try_from(max_packet).unwrap_or_default() })
+        let cipher: String = match rows.get(1) {
+            Some(row) => row.try_get_unchecked(1).map_err(failed)?,
+            None => String::new(),
+        };
+        let max_packet = usize::try_from(max_packet).unwrap_or_default();
+        let packets = PacketLimits::new(max_packet, !cipher.is_empty());
+        Ok(NewSession { connection, packets })
     }
 }
 
-/// One packet that asks for the server's version and sets the session up.
+/// One packet that asks for the server's version, sets the session up, and asks whether it is
+/// encrypted.
 fn setup(flavour: Flavour, statement_timeout: Option<Duration>) -> String {
     // In English, because the names of constraints are taken from error messages.
     let mut sql = format!(
@@ -133,6 +143,7 @@ fn setup(flavour: Flavour, statement_timeout: Option<Duration>) -> String {
         };
     }
     sql.push_str("; SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED");
+    sql.push_str("; SHOW SESSION STATUS LIKE 'Ssl_cipher'");
     sql
 }
 
