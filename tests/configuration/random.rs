@@ -199,7 +199,7 @@ fn printed(source: &DataSourceConfig) -> String {
     }
     line("maximum-pool-size", source.maximum_pool_size.to_string());
     line("minimum-idle", source.minimum_idle.to_string());
-    line("lanes", source.lanes.to_string());
+    line("lanes", source.lanes.unwrap().to_string());
     line("fold-limit", source.fold_limit.to_string());
     line("idle-timeout", time(source.idle_timeout));
     line("max-lifetime", time(source.max_lifetime));

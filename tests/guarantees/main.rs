@@ -33,6 +33,7 @@ mod crash;
 mod dead_lanes;
 mod demoted;
 mod expectations;
+mod far;
 mod fence;
 mod folded_read_faults;
 mod folded_reads;

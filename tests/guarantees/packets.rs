@@ -1,12 +1,15 @@
-//! Rows and parameters that are longer than a packet of the server. The server would close the
-//! connection.
+//! How long packets are: rows and parameters that are longer than the server accepts, for which it
+//! would close the connection, and long commits.
 
+use ekbatan::config::TlsMode;
 use ekbatan::db::{DbError, DbErrorKind, Route};
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
 use ekbatan_testkit::{MariaDbServer, MySqlServer};
-use support::ScratchDatabase;
 use support::things::{THINGS, Thing, quiet, thing};
+use support::{Dialect, ScratchDatabase};
+
+use crate::ledger::proxied;
 
 const PACKET: usize = 1 << 20;
 
@@ -50,4 +53,34 @@ async fn on_mariadb() {
     let server =
         MariaDbServer::builder().setting("max_allowed_packet", "1M").start().await.unwrap();
     what_exceeds_a_packet_is_refused(&server.create_database().await.unwrap()).await;
+}
+
+/// The round trips of a commit of 40 kB.
+async fn trips_of_a_long_commit(dialect: Dialect, tls: TlsMode) -> u64 {
+    let (url, proxy) = proxied(&ScratchDatabase::create(dialect).await.url).await;
+    let config = ScratchDatabase::config_of(&url).lanes(1).tls_mode(tls);
+    let databases = Databases::connect(&config.into()).await.unwrap();
+    databases.migrate(&(THINGS.migrations)()).await.unwrap();
+    let things = databases.repository::<Thing>();
+    let long = |n: usize| Thing { note: Some("x".repeat(1_000)), ..thing(&format!("thing {n}")) };
+    things.add(quiet(long(0))).await.unwrap(); // opens the connection
+    proxy.reset();
+    things.add_all((1..=40).map(|n| quiet(long(n)))).await.unwrap();
+    let trips = proxy.round_trips();
+    databases.close().await;
+    trips
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_commit_is_one_packet_without_encryption() {
+    for dialect in [Dialect::MySql, Dialect::MariaDb] {
+        assert_eq!(trips_of_a_long_commit(dialect, TlsMode::Disable).await, 1, "{dialect:?}");
+    }
+}
+
+/// The second record of a longer packet would wait for the acknowledgement of the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_long_commit_is_packets_of_one_record_with_encryption() {
+    let trips = trips_of_a_long_commit(Dialect::MySql, TlsMode::Require).await;
+    assert!((3..=5).contains(&trips), "{trips} round trips");
 }

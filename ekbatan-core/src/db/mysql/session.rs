@@ -201,7 +201,8 @@ mod tests {
              SET NAMES utf8mb4, time_zone = '+00:00', autocommit = 1, sql_mode = \
              'STRICT_ALL_TABLES,ERROR_FOR_DIVISION_BY_ZERO,NO_ZERO_DATE,NO_ZERO_IN_DATE,NO_ENGINE_SUBSTITUTION', \
              lc_messages = 'en_US', range_optimizer_max_mem_size = 0, max_execution_time = 1500; \
-             SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED"
+             SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED; \
+             SHOW SESSION STATUS LIKE 'Ssl_cipher'"
         );
         let mariadb = setup(Flavour::MariaDb, Some(Duration::from_millis(1_500)));
         assert!(mariadb.contains("max_statement_time = 1.500000"), "{mariadb}");
