@@ -34,9 +34,18 @@ async fn a_commit_that_takes_long_leaves_no_grant_on_postgres() {
     }
     place.execute("ALTER SYSTEM SET synchronous_standby_names = 'nowhere'").await;
     place.execute("SELECT pg_reload_conf()").await;
-    let known = "SELECT count(*) FROM pg_settings \
-        WHERE name = 'synchronous_standby_names' AND setting = 'nowhere'";
-    until("the server waits for the replica", async || place.number(known).await == 1).await;
+    // A process of the server passes the setting on; until then no commit waits.
+    let probe = Place { kind: place.kind, url: place.url.clone() };
+    let probing = tokio::spawn(async move {
+        loop {
+            probe.execute("SELECT pg_logical_emit_message(true, 'a probe', '')").await;
+        }
+    });
+    let probes = format!("{WAITING} AND query LIKE '%a probe%'");
+    until("commits wait for the replica", async || place.number(&probes).await == 1).await;
+    probing.abort();
+    place.execute(&probes.replace("count(*)", "pg_terminate_backend(pid)")).await;
+    until("the probe has ended", async || place.number(WAITING).await == 0).await;
     let key = LockKey::named("new");
     let unknown = locks.try_acquire(&key, WAIT, HOUR).await.unwrap_err();
     assert!(is_unknown(&unknown), "{unknown}");
