@@ -1,5 +1,5 @@
-//! How long packets are: rows and parameters that are longer than the server accepts, for which it
-//! would close the connection, and long commits.
+//! How long packets are: what the server accepts, for more than which it would close the connection,
+//! and long commits.
 
 use ekbatan::config::TlsMode;
 use ekbatan::db::{DbError, DbErrorKind, Route};
@@ -11,7 +11,7 @@ use support::{Dialect, ScratchDatabase};
 
 use crate::ledger::proxied;
 
-const PACKET: usize = 1 << 20;
+const PACKET: usize = 1 << 18;
 
 fn assert_too_large(error: &DbError, value: &str) {
     assert_eq!(error.kind(), DbErrorKind::TooLarge, "{error}");
@@ -42,17 +42,39 @@ async fn what_exceeds_a_packet_is_refused(url: &str) {
     assert_eq!(things.count().await.unwrap(), 1);
 }
 
+async fn rows_that_exceed_a_packet_together_are_written(url: &str, tls: TlsMode) {
+    let config = ScratchDatabase::config_of(url).tls_mode(tls);
+    let databases = Databases::connect(&config.into()).await.unwrap();
+    databases.migrate(&(THINGS.migrations)()).await.unwrap();
+    let things = databases.repository::<Thing>();
+    let long = |of: &str| Some(of.repeat(PACKET / 10));
+    let many = (0..40).map(|n| quiet(Thing { note: long("x"), ..thing(&format!("thing {n}")) }));
+    let added = things.add_all(many.collect::<Vec<_>>()).await.unwrap();
+    let changes = added.into_iter().map(|row| row.apply(|thing| thing.note = long("y")));
+    things.update_all(changes.collect::<Vec<_>>()).await.unwrap();
+    let notes = things.find_all().await.unwrap().into_iter().map(|row| row.note.clone());
+    assert_eq!(notes.collect::<Vec<_>>(), vec![long("y"); 40], "{tls:?}");
+    databases.close().await;
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn on_mysql() {
-    let server = MySqlServer::builder().setting("max_allowed_packet", "1M").start().await.unwrap();
+    let builder = MySqlServer::builder().setting("max_allowed_packet", "256K");
+    let server = builder.start().await.unwrap();
     what_exceeds_a_packet_is_refused(&server.create_database().await.unwrap()).await;
+    for tls in [TlsMode::Prefer, TlsMode::Disable] {
+        let url = server.create_database().await.unwrap();
+        rows_that_exceed_a_packet_together_are_written(&url, tls).await;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn on_mariadb() {
-    let server =
-        MariaDbServer::builder().setting("max_allowed_packet", "1M").start().await.unwrap();
+    let builder = MariaDbServer::builder().setting("max_allowed_packet", "256K");
+    let server = builder.start().await.unwrap();
     what_exceeds_a_packet_is_refused(&server.create_database().await.unwrap()).await;
+    let url = server.create_database().await.unwrap();
+    rows_that_exceed_a_packet_together_are_written(&url, TlsMode::Prefer).await;
 }
 
 /// The round trips of a commit of 40 kB.

@@ -28,13 +28,16 @@ impl PacketLimits {
 
     /// The greatest length of a packet that is sent by one write.
     pub(super) fn one_write(self) -> usize {
-        if self.is_encrypted { ONE_RECORD } else { FULL_PACKET }
+        if self.is_encrypted { ONE_RECORD.min(self.longest()) } else { self.longest() }
     }
 
     /// The length up to which statements of so many bytes share a packet.
-    fn full(self, total: usize) -> usize {
-        let full = if total < MANY_RECORDS { self.one_write() } else { FULL_PACKET };
-        full.min(self.max / 2)
+    fn shared(self, total: usize) -> usize {
+        if total < MANY_RECORDS { self.one_write() } else { self.longest() }
+    }
+
+    fn longest(self) -> usize {
+        FULL_PACKET.min(self.max / 2)
     }
 }
 
@@ -68,11 +71,11 @@ impl PacketPlan {
     /// should be is a packet by itself.
     pub(super) fn packets(self) -> Vec<String> {
         let total: usize = self.statements.iter().map(String::len).sum();
-        let full = self.limits.full(total);
+        let shared = self.limits.shared(total);
         let mut packets: Vec<String> = Vec::new();
         for statement in self.statements {
             match packets.last_mut() {
-                Some(open) if open.len() + statement.len() < full => {
+                Some(open) if open.len() + statement.len() < shared => {
                     open.push_str("; ");
                     open.push_str(&statement);
                 }
@@ -120,6 +123,13 @@ mod tests {
     #[test]
     fn the_longest_plans_have_few_long_packets() {
         assert_eq!(lengths(plan(&[15_000; 100])).len(), 2);
+    }
+
+    #[test]
+    fn rows_that_the_server_would_refuse_together_share_no_statement() {
+        for is_encrypted in [true, false] {
+            assert_eq!(PacketLimits::new(20_000, is_encrypted).one_write(), 10_000);
+        }
     }
 
     #[test]

@@ -110,12 +110,14 @@ impl SessionFactory {
             Some(row) => row.try_get_unchecked(1).map_err(failed)?,
             None => 0,
         };
-        let cipher: String = match rows.get(1) {
-            Some(row) => row.try_get_unchecked(1).map_err(failed)?,
-            None => String::new(),
+        let cipher: Option<String> = match rows.get(1) {
+            Some(row) => Some(row.try_get_unchecked(1).map_err(failed)?),
+            None => None,
         };
         let max_packet = usize::try_from(max_packet).unwrap_or_default();
-        let packets = PacketLimits::new(max_packet, !cipher.is_empty());
+        // A proxy may not answer; short packets are right for every connection.
+        let is_encrypted = cipher.is_none_or(|cipher| !cipher.is_empty());
+        let packets = PacketLimits::new(max_packet, is_encrypted);
         Ok(NewSession { connection, packets })
     }
 }
