@@ -96,7 +96,7 @@ pub(super) fn check(config: &DataSourceConfig, role: Role, at: &KeyPath, finding
 }
 
 fn numbers(config: &DataSourceConfig, at: &KeyPath, findings: &mut Findings) {
-    let lanes = config.lanes.unwrap_or(1);
+    let lanes = config.lanes.unwrap_or(1); // none is fine
     for (key, value) in [
         ("maximum-pool-size", config.maximum_pool_size),
         ("lanes", lanes),

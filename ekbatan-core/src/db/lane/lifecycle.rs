@@ -37,6 +37,11 @@ impl TaskGuard {
         self.began = true;
     }
 
+    /// The lane counts as leaving: the queue said so.
+    fn leave(&mut self) {
+        self.kind = TaskKind::Leaving;
+    }
+
     /// The task ends because its work is done.
     pub(super) fn finish(mut self) {
         self.finished = true;
@@ -88,15 +93,15 @@ impl Lane {
         Self::take_over_unsettled(lane, runtime);
     }
 
-    /// Commits what is queued, until the queue is closed.
+    /// Commits what is queued, until the queue is closed or there are too many lanes.
     async fn run(self: Arc<Self>, mut guard: TaskGuard) {
         guard.begin();
         let mut connection = None;
-        while let Some((taken, committing)) = self.queue.next(self.fold_limit, MAX_ROWS).await {
+        while let Some(taken) = self.queue.next(self.fold_limit, MAX_ROWS).await {
             let in_flight = InFlight::new(self.queue.clone(), taken);
             connection = Self::commit(&self, TaskKind::Lane, connection, in_flight).await;
-            drop(committing);
         }
+        guard.leave();
         if let Some(connection) = connection {
             let _ = tokio::time::timeout(self.connection_timeout, connection.close()).await;
         }

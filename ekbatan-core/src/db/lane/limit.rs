@@ -1,27 +1,27 @@
-//! How many lanes may commit at the same time.
+//! How many lanes a database has.
 //!
 //! Batches that come while the lanes commit wait, and share the next statement. If most of a
 //! commit's time is work of the server, few lanes with fuller statements are better. If most of it
 //! is the way to the server and back, another statement at once is better. So the longer that way
-//! takes, the more lanes may commit, unless the configuration gives a number.
+//! takes, the more lanes there are, unless the configuration gives a number.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// How many lanes may commit if the server is near.
+/// How many lanes there are if the server is near.
 const LEAST: usize = 2;
 
-/// How many lanes may commit if the server is far.
+/// How many there are if it is far.
 const MOST: usize = 8;
 
-/// For each such time that a round trip takes, one more lane may commit.
-const STEP: Duration = Duration::from_micros(500);
+/// For each such time that a round trip takes, there is one lane more.
+pub(super) const STEP: Duration = Duration::from_micros(500);
 
 pub(super) struct LaneLimit {
+    least: usize,
     most: usize,
-    now: AtomicUsize,
-    /// Whether the number depends on the way to the server.
-    is_measured: bool,
+    /// What was measured last.
+    last_trip: Mutex<Duration>,
 }
 
 impl LaneLimit {
@@ -29,30 +29,28 @@ impl LaneLimit {
     /// allows.
     pub(super) fn new(configured: Option<usize>, of_dialect: Option<usize>) -> Self {
         let of_dialect = of_dialect.unwrap_or(usize::MAX);
+        let least = configured.unwrap_or(LEAST).min(of_dialect);
         let most = configured.unwrap_or(MOST).min(of_dialect);
-        let now = configured.unwrap_or(LEAST).min(of_dialect);
-        Self { most, now: AtomicUsize::new(now), is_measured: now < most }
+        Self { least, most, last_trip: Mutex::new(Duration::ZERO) }
     }
 
-    /// How many lanes there are.
-    pub(super) fn most(&self) -> usize {
-        self.most
-    }
-
-    /// How many of them may commit now.
-    pub(super) fn now(&self) -> usize {
-        self.now.load(Ordering::Relaxed)
+    /// How many lanes there are before anything was measured.
+    pub(super) fn least(&self) -> usize {
+        self.least
     }
 
     /// Whether the number depends on the way to the server.
     pub(super) fn is_measured(&self) -> bool {
-        self.is_measured
+        self.least < self.most
     }
 
-    /// Sets the number by the time of a round trip.
-    pub(super) fn set_by(&self, trip: Duration) {
-        let steps = usize::try_from(trip.as_nanos() / STEP.as_nanos()).unwrap_or(MOST);
-        self.now.store(LEAST.saturating_add(steps).min(self.most), Ordering::Relaxed);
+    /// The number of lanes after a round trip has taken so long. The shorter one of the last two
+    /// counts: a busy machine makes a trip longer, and nothing makes it shorter.
+    pub(super) fn by(&self, trip: Duration) -> usize {
+        let mut last = self.last_trip.lock().unwrap_or_else(PoisonError::into_inner);
+        let shorter = trip.min(std::mem::replace(&mut *last, trip));
+        let steps = usize::try_from(shorter.as_nanos() / STEP.as_nanos()).unwrap_or(MOST);
+        self.least.saturating_add(steps).min(self.most)
     }
 }
 
@@ -62,29 +60,35 @@ mod tests {
 
     fn with_trips_of(micros: u64) -> usize {
         let limit = LaneLimit::new(None, None);
-        limit.set_by(Duration::from_micros(micros));
-        limit.now()
+        limit.by(Duration::from_micros(micros));
+        limit.by(Duration::from_micros(micros))
     }
 
     #[test]
-    fn the_longer_the_way_the_more_lanes_commit() {
-        assert_eq!(LaneLimit::new(None, None).now(), LEAST);
+    fn the_longer_the_way_the_more_lanes() {
+        assert_eq!(LaneLimit::new(None, None).least(), LEAST);
         assert_eq!([100, 499, 500, 1_200, 60_000_000].map(with_trips_of), [2, 2, 3, 4, MOST]);
     }
 
     #[test]
-    fn a_server_that_moves_nearer_is_sent_fuller_statements_again() {
+    fn a_single_slow_trip_makes_no_lane() {
         let limit = LaneLimit::new(None, None);
-        limit.set_by(Duration::MAX);
-        limit.set_by(Duration::ZERO);
-        assert_eq!((limit.now(), limit.most()), (LEAST, MOST));
+        let (near, slow) = (Duration::from_micros(100), Duration::from_millis(5));
+        assert_eq!([slow, near, slow, near].map(|trip| limit.by(trip)), [LEAST; 4]);
+        assert_eq!([slow, slow, near].map(|trip| limit.by(trip)), [LEAST, MOST, LEAST]);
+    }
+
+    #[test]
+    fn the_longest_trip_is_counted() {
+        let limit = LaneLimit::new(None, None);
+        assert_eq!([Duration::MAX; 2].map(|trip| limit.by(trip)), [LEAST, MOST]);
     }
 
     #[test]
     fn a_number_in_the_configuration_holds_wherever_the_server_is() {
         for number in [1, 2, 3, 100] {
             let limit = LaneLimit::new(Some(number), None);
-            assert_eq!((limit.now(), limit.most(), limit.is_measured()), (number, number, false));
+            assert_eq!((limit.least(), limit.is_measured()), (number, false));
         }
     }
 
@@ -92,7 +96,7 @@ mod tests {
     fn a_dialect_with_one_lane_has_one() {
         for configured in [None, Some(4)] {
             let limit = LaneLimit::new(configured, Some(1));
-            assert_eq!((limit.now(), limit.most(), limit.is_measured()), (1, 1, false));
+            assert_eq!((limit.least(), limit.is_measured()), (1, false));
         }
     }
 }

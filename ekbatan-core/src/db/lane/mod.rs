@@ -5,7 +5,6 @@
 //!   a commit nor a connection in an unknown state.
 //! - A batch that no lane has taken leaves the queue with its caller, and nothing of it is sent.
 //! - A lane commits all waiting batches together (it folds them), and never waits for more.
-//! - While as many lanes commit as may, no other takes a batch. The next of them that is done does.
 //! - A batch that changes a row which a batch in flight updates or deletes, or expects it to be
 //!   unchanged, is parked until that batch is answered. If the commit moved the row past the version
 //!   that the parked batch expects, or deleted it, the parked batch is stale and is never sent.
@@ -30,6 +29,7 @@ mod unsettled;
 mod worker;
 
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, oneshot};
@@ -60,17 +60,19 @@ impl Lanes {
     /// Starts the lanes in the runtime of the caller.
     pub(crate) fn start(driver: Arc<dyn Driver>, config: &DataSourceConfig) -> Self {
         let limit = LaneLimit::new(config.lanes, driver.capabilities().max_lanes);
-        let side_tasks = Semaphore::new(limit.now());
+        let lanes = limit.least();
         let lane = Arc::new(Lane {
             driver,
-            queue: Arc::new(CommitQueue::new(config.queue_limit, queue_bytes(config), limit)),
+            queue: Arc::new(CommitQueue::new(config.queue_limit, queue_bytes(config), lanes)),
+            limit,
             fold_limit: config.fold_limit,
             connection_timeout: config.connection_timeout,
             // Otherwise the answer that a row is locked would come when the lane has given up.
             lock_timeout: config.connection_timeout.min(config.commit_timeout / 2),
             commit_timeout: config.commit_timeout,
             settle_timeout: config.settle_timeout,
-            side_tasks,
+            side_tasks: Semaphore::new(lanes),
+            most_lanes: AtomicUsize::new(lanes),
         });
         Lane::start_missing(&lane, &Handle::current());
         Self(lane)

@@ -13,7 +13,6 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::batches::{Answer, QueuedBatch, TakenBatches, UnsettledActions};
-use super::limit::LaneLimit;
 use super::open_actions::OpenActions;
 use super::queued_batches::QueuedBatches;
 use super::tasks::LaneTasks;
@@ -47,8 +46,6 @@ pub(super) struct State {
     /// What tasks asked for that were dropped.
     pub(super) unsettled: Vec<UnsettledActions>,
     pub(super) tasks: LaneTasks,
-    /// How many lanes have taken batches and are not done.
-    committing: usize,
     pub(super) closed: bool,
 }
 
@@ -85,7 +82,6 @@ pub(super) struct CommitQueue {
     limit: usize,
     /// The number of bytes that the queued batches may have. A queue that is empty takes any batch.
     limit_bytes: usize,
-    pub(super) lanes: LaneLimit,
     wake: Notify,
     closing: Notify,
     /// A lane has ended, or left something behind.
@@ -94,13 +90,12 @@ pub(super) struct CommitQueue {
 }
 
 impl CommitQueue {
-    pub(super) fn new(limit: usize, limit_bytes: usize, lanes: LaneLimit) -> Self {
-        let state = State { tasks: LaneTasks::new(lanes.most()), ..State::default() };
+    pub(super) fn new(limit: usize, limit_bytes: usize, lanes: usize) -> Self {
+        let state = State { tasks: LaneTasks::new(lanes), ..State::default() };
         Self {
             state: Mutex::new(state),
             limit,
             limit_bytes,
-            lanes,
             wake: Notify::new(),
             closing: Notify::new(),
             lane_ended: Notify::new(),
@@ -142,27 +137,26 @@ impl CommitQueue {
         state.queued.insert(queued);
         state.waiting.push_back(action);
         let missing = if has_runtime { state.tasks.claim_missing_lanes() } else { 0 };
-        let may_commit = self.another_may_commit(&state);
         drop(state);
-        if may_commit {
-            // The lane that fell asleep last has the warmest connection.
-            self.wake.notify_last();
-        }
+        // The lane that fell asleep last has the warmest connection.
+        self.wake.notify_last();
         Ok(missing)
     }
 
-    /// Whether one more lane may take batches.
-    fn another_may_commit(&self, state: &State) -> bool {
-        state.committing < self.lanes.now()
+    /// Sets how many lanes there should be. Those beyond leave when they look at the queue next.
+    pub(super) fn want_lanes(&self, wanted: usize) {
+        let mut state = self.state();
+        state.tasks.want(wanted);
+        let too_many = state.tasks.too_many_lanes();
+        drop(state);
+        if too_many {
+            self.wake.notify_waiters();
+        }
     }
 
-    /// Takes all waiting batches up to the limits; `None` once the queue is closed and empty. The lane
-    /// counts as committing as long as the guard exists.
-    pub(super) async fn next(
-        self: &Arc<Self>,
-        max_batches: usize,
-        max_rows: usize,
-    ) -> Option<(TakenBatches, CommittingLane)> {
+    /// Takes all waiting batches up to the limits. `None` if the lane has to leave: the queue is closed
+    /// and empty, or there are too many lanes. It counts as [`Leaving`](super::tasks::TaskKind) then.
+    pub(super) async fn next(&self, max_batches: usize, max_rows: usize) -> Option<TakenBatches> {
         loop {
             // Register before checking, so that a notification in between is not missed.
             let woken = self.wake.notified();
@@ -171,10 +165,10 @@ impl CommitQueue {
                 self.wake.notify_one();
             }
             if !next.taken.batches.is_empty() {
-                return Some((next.taken, CommittingLane(self.clone())));
+                return Some(next.taken);
             }
-            if next.finished {
-                self.wake.notify_one(); // so that the next lane ends, too
+            if next.leaves {
+                self.wake.notify_one(); // so that another lane looks, and leaves if it has to
                 return None;
             }
             woken.await;
@@ -185,17 +179,15 @@ impl CommitQueue {
         let mut state = self.state();
         // What a dead lane has left may be what the other lanes wait for.
         if let Some(taken) = state.abandoned.pop() {
-            state.committing += 1;
-            return Next { taken, more_waiting: true, finished: false };
+            return Next { taken, more_waiting: true, leaves: false };
         }
         let mut taken = TakenBatches::default();
+        if state.tasks.too_many_lanes() {
+            state.tasks.lane_leaves();
+            return Next { taken, more_waiting: false, leaves: true };
+        }
         let (mut rows, mut bytes) = (0, 0);
-        let may_commit = self.another_may_commit(&state);
-        while may_commit
-            && taken.batches.len() < max_batches
-            && rows < max_rows
-            && bytes < MAX_BYTES
-        {
+        while taken.batches.len() < max_batches && rows < max_rows && bytes < MAX_BYTES {
             let Some(action) = state.waiting.pop_front() else { break };
             let Some(queued) = state.queued.get(action) else { continue };
             // A row that a batch in flight expects to be unchanged may be changed: this batch
@@ -223,10 +215,13 @@ impl CommitQueue {
                 break; // it is not committed together with others
             }
         }
-        state.committing += usize::from(!taken.batches.is_empty());
-        let more_waiting = !state.waiting.is_empty() && self.another_may_commit(&state);
-        let finished = state.closed && state.in_flight.is_empty() && state.waiting.is_empty();
-        Next { taken, more_waiting, finished }
+        let more_waiting = !state.waiting.is_empty();
+        let finished = state.closed && state.in_flight.is_empty() && !more_waiting;
+        let leaves = finished && taken.batches.is_empty();
+        if leaves {
+            state.tasks.lane_leaves();
+        }
+        Next { taken, more_waiting, leaves }
     }
 
     /// Releases the rows of an answered batch, and requeues or rejects the batches parked behind
@@ -252,8 +247,7 @@ impl CommitQueue {
             }
         }
         // Another lane is woken only for work. The lane that answers looks at the queue next.
-        let has_work = !state.waiting.is_empty() && self.another_may_commit(&state);
-        let wake = has_work || state.closed;
+        let wake = !state.waiting.is_empty() || state.closed;
         drop(state);
         if wake {
             self.wake.notify_one();
@@ -303,22 +297,11 @@ impl CommitQueue {
     }
 }
 
-/// Guard: a lane that has taken batches and is not done. It looks at the queue again when it is, so
-/// its drop need not wake another lane.
-pub(super) struct CommittingLane(Arc<CommitQueue>);
-
-impl Drop for CommittingLane {
-    fn drop(&mut self) {
-        self.0.state().committing -= 1;
-    }
-}
-
 /// What a lane does next.
 struct Next {
     taken: TakenBatches,
     more_waiting: bool,
-    /// The queue is closed and nothing is in flight.
-    finished: bool,
+    leaves: bool,
 }
 
 fn closed() -> DbError {

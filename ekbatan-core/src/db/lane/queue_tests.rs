@@ -1,20 +1,18 @@
-//! How many bytes may wait in the queue, whatever way they leave it, and how many lanes take what waits.
+//! How many bytes may wait in the queue, whatever way they leave it, and which lanes look at it.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::in_flight::InFlight;
-use super::limit::LaneLimit;
 use super::queue::CommitQueue;
 use crate::db::fixtures::{WALLETS, change, table};
 use crate::db::{ActionId, ChangeKind, CommitBatch, DbErrorKind, RowChange, TableInfo};
 use crate::domain::Value;
 
 const LIMIT_BYTES: usize = 10_000;
+const LANES: usize = 2;
 
 struct Queue {
     queue: Arc<CommitQueue>,
@@ -23,12 +21,8 @@ struct Queue {
 
 impl Queue {
     fn new() -> Self {
-        Self::of(LaneLimit::new(Some(2), None))
-    }
-
-    fn of(lanes: LaneLimit) -> Self {
         let wallets = table(&WALLETS, |_| "text");
-        Self { queue: Arc::new(CommitQueue::new(100, LIMIT_BYTES, lanes)), wallets }
+        Self { queue: Arc::new(CommitQueue::new(100, LIMIT_BYTES, LANES)), wallets }
     }
 
     /// A batch of a new row, or of the update of a row, with a long text.
@@ -91,7 +85,7 @@ async fn what_a_lane_takes_and_what_is_stale_makes_room() {
     let queue = Queue::new();
     let update = |bytes| queue.batch(ChangeKind::Update, 1, bytes);
     queue.push(update(6_000)).unwrap();
-    let (taken, _committing) = queue.queue.next(64, 2_000).await.unwrap();
+    let taken = queue.queue.next(64, 2_000).await.unwrap();
     queue.push(update(6_000)).unwrap();
     queue.push_new(6_000).unwrap_err();
     // The second one waits for the first, whose commit makes it stale.
@@ -104,29 +98,39 @@ async fn what_a_lane_takes_and_what_is_stale_makes_room() {
 }
 
 #[tokio::test]
-async fn a_lane_takes_nothing_while_as_many_commit_as_may() {
-    let queue = Queue::of(LaneLimit::new(None, None));
-    let next = || queue.queue.next(1, 2_000);
-    for _ in 0..4 {
-        queue.push_new(1).unwrap();
-    }
-    let near = [next().await.unwrap(), next().await.unwrap()];
-    assert!(next().now_or_never().is_none(), "a third lane commits, and the server is near");
-    queue.queue.lanes.set_by(Duration::from_secs(1));
-    let far = next().now_or_never();
-    assert!(far.is_some(), "a third lane waits, and the server is far");
-    queue.queue.lanes.set_by(Duration::ZERO);
-    assert!(next().now_or_never().is_none(), "a fourth lane commits, and the server is near again");
-    drop((near, far));
-    assert!(next().now_or_never().is_some(), "no lane takes what waits");
+async fn of_too_many_lanes_those_leave_that_look_first() {
+    let queue = Queue::new();
+    let missing = |queue: &Queue| queue.queue.state().tasks.claim_missing_lanes();
+    assert_eq!(missing(&queue), LANES);
+    queue.queue.want_lanes(LANES + 2);
+    assert_eq!(missing(&queue), 2);
+    let mut asleep: Vec<_> =
+        (0..LANES + 2).map(|_| Box::pin(queue.queue.next(64, 2_000))).collect();
+    assert!(asleep.iter_mut().all(|lane| lane.as_mut().now_or_never().is_none()), "nothing to do");
+
+    queue.queue.want_lanes(LANES);
+    let left: Vec<_> =
+        asleep.into_iter().map(|lane| lane.now_or_never().map(|taken| taken.is_none())).collect();
+    assert_eq!(left, [Some(true), Some(true), None, None]);
+    assert_eq!(missing(&queue), 0);
+    queue.push_new(1).unwrap();
+    assert!(queue.queue.next(64, 2_000).now_or_never().flatten().is_some(), "a lane takes it");
 }
 
 #[tokio::test]
-async fn what_a_dead_lane_has_left_waits_for_no_other_lane() {
-    let queue = Queue::of(LaneLimit::new(Some(1), None));
-    let action = queue.push_new(1).unwrap();
-    let (taken, _committing) = queue.queue.next(64, 2_000).await.unwrap();
-    drop(InFlight::new(queue.queue.clone(), taken));
-    let (taken, _) = queue.queue.next(64, 2_000).now_or_never().flatten().unwrap();
-    assert_eq!((taken.batches[0].batch.action, taken.losses), (action, 1));
+async fn a_lane_that_leaves_wakes_another_one_for_what_it_was_woken_for() {
+    let queue = Queue::new();
+    queue.queue.want_lanes(1);
+    queue.queue.state().tasks.claim_missing_lanes();
+    let mut stays = Box::pin(queue.queue.next(64, 2_000));
+    assert!(stays.as_mut().now_or_never().is_none());
+    queue.queue.want_lanes(2);
+    queue.queue.state().tasks.claim_missing_lanes();
+    let mut leaves = Box::pin(queue.queue.next(64, 2_000));
+    assert!(leaves.as_mut().now_or_never().is_none());
+
+    queue.push_new(1).unwrap(); // wakes the one that fell asleep last
+    queue.queue.state().tasks.want(1);
+    assert!(leaves.now_or_never().unwrap().is_none());
+    assert!(stays.now_or_never().flatten().is_some(), "no lane takes what waits");
 }

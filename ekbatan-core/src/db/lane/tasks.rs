@@ -7,6 +7,8 @@ use tokio::runtime;
 pub(super) enum TaskKind {
     /// Takes batches from the queue.
     Lane,
+    /// Has been a lane, and closes its connection.
+    Leaving,
     /// Commits what would delay others; see [`apart`](super::apart).
     Side,
 }
@@ -17,6 +19,7 @@ pub(super) struct LaneTasks {
     /// How many lanes there should be.
     wanted: usize,
     lanes: usize,
+    leaving: usize,
     side_tasks: usize,
     ended_runtimes: Vec<runtime::Id>,
 }
@@ -28,9 +31,22 @@ impl LaneTasks {
 
     /// How many lanes are to be started; they count as running from here on.
     pub(super) fn claim_missing_lanes(&mut self) -> usize {
-        let missing = self.wanted - self.lanes;
-        self.lanes = self.wanted;
+        let missing = self.wanted.saturating_sub(self.lanes);
+        self.lanes += missing;
         missing
+    }
+
+    pub(super) fn want(&mut self, wanted: usize) {
+        self.wanted = wanted;
+    }
+
+    pub(super) fn too_many_lanes(&self) -> bool {
+        self.lanes > self.wanted
+    }
+
+    pub(super) fn lane_leaves(&mut self) {
+        self.lanes -= 1;
+        self.leaving += 1;
     }
 
     pub(super) fn count_side_task(&mut self) {
@@ -40,12 +56,13 @@ impl LaneTasks {
     pub(super) fn ended(&mut self, kind: TaskKind) {
         match kind {
             TaskKind::Lane => self.lanes -= 1,
+            TaskKind::Leaving => self.leaving -= 1,
             TaskKind::Side => self.side_tasks -= 1,
         }
     }
 
     pub(super) fn none_runs(&self) -> bool {
-        self.lanes == 0 && self.side_tasks == 0
+        self.lanes + self.leaving + self.side_tasks == 0
     }
 
     pub(super) fn runtime_ended(&mut self, runtime: runtime::Id) {

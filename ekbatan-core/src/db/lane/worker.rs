@@ -1,12 +1,15 @@
 //! One lane: takes batches from the queue and commits them over its own connection.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
+use tokio::runtime::Handle;
 use tokio::sync::Semaphore;
 
 use super::batches::QueuedBatch;
 use super::in_flight::{InFlight, Outcome};
+use super::limit::{LaneLimit, STEP};
 use super::queue::CommitQueue;
 use super::tasks::TaskKind;
 use crate::db::driver::{Connection, Driver, Route};
@@ -15,7 +18,7 @@ use crate::db::{CommitBatch, CommitError, Committed, DbError, DbErrorKind};
 /// How many rows one statement carries; further batches wait for the next one.
 pub(super) const MAX_ROWS: usize = 2_000;
 
-/// How many trips of a new connection are measured.
+/// How many round trips of a new connection are measured.
 const MEASURED_TRIPS: u32 = 3;
 
 /// How often a batch may lose its connection or its lane. After the first loss it is sent once
@@ -26,14 +29,17 @@ const MAX_LOSSES: u32 = 2;
 pub(super) struct Lane {
     pub(super) driver: Arc<dyn Driver>,
     pub(super) queue: Arc<CommitQueue>,
+    pub(super) limit: LaneLimit,
     pub(super) fold_limit: usize,
     pub(super) connection_timeout: Duration,
     /// How long a commit waits for a locked row.
     pub(super) lock_timeout: Duration,
     pub(super) commit_timeout: Duration,
     pub(super) settle_timeout: Duration,
-    /// Bounds the connections that commit what would delay others; see [`apart`](super::apart).
+    /// Bounds the connections that commit what would delay others; see [`apart`](super::apart). There
+    /// may be as many as there have ever been lanes.
     pub(super) side_tasks: Semaphore,
+    pub(super) most_lanes: AtomicUsize,
 }
 
 impl Lane {
@@ -53,7 +59,7 @@ impl Lane {
         while !in_flight.is_empty() {
             let open = match connection.take() {
                 Some(open) => open,
-                None => match lane.connect().await {
+                None => match Self::connect(lane, kind).await {
                     Ok(open) => open,
                     Err(error) => {
                         in_flight.refuse_all(&error);
@@ -124,41 +130,41 @@ impl Lane {
         connection
     }
 
-    async fn connect(&self) -> Result<Box<dyn Connection>, DbError> {
-        let mut connection = self.driver.connect(Route::Primary).await?;
-        self.prepare(&mut *connection).await?;
+    async fn connect(lane: &Arc<Self>, kind: TaskKind) -> Result<Box<dyn Connection>, DbError> {
+        let mut connection = lane.driver.connect(Route::Primary).await?;
+        lane.prepare(&mut *connection).await?;
+        if kind == TaskKind::Lane && lane.limit.is_measured() {
+            let measuring = measure_way(&mut *connection);
+            let round_trip = lane.within_timeout(measuring).await?;
+            let lanes = lane.limit.by(round_trip);
+            tracing::debug!(?round_trip, lanes, "a lane measured the way to the server");
+            Self::want(lane, lanes);
+        }
         Ok(connection)
     }
 
-    /// Makes the connection one of a lane, within the time that a connection may take.
+    fn want(lane: &Arc<Self>, lanes: usize) {
+        let most_before = lane.most_lanes.fetch_max(lanes, Ordering::Relaxed);
+        lane.side_tasks.add_permits(lanes.saturating_sub(most_before));
+        lane.queue.want_lanes(lanes);
+        Self::start_missing(lane, &Handle::current());
+    }
+
+    /// Makes the connection one of a lane.
     pub(super) async fn prepare(&self, connection: &mut dyn Connection) -> Result<(), DbError> {
-        let preparing = async {
-            connection.become_lane(self.lock_timeout).await?;
-            self.measure_way(connection).await
-        };
-        tokio::time::timeout(self.connection_timeout, preparing).await.unwrap_or_else(|_| {
+        self.within_timeout(connection.become_lane(self.lock_timeout)).await
+    }
+
+    /// Waits for what belongs to opening a connection, as long as that may take.
+    async fn within_timeout<T>(
+        &self,
+        opening: impl Future<Output = Result<T, DbError>>,
+    ) -> Result<T, DbError> {
+        tokio::time::timeout(self.connection_timeout, opening).await.unwrap_or_else(|_| {
             let why =
                 format!("no answer within {:?} (connection-timeout)", self.connection_timeout);
             Err(DbError::new(DbErrorKind::Unavailable, why))
         })
-    }
-
-    /// Measures how long the way to the server and back takes, by statements that do nothing. The
-    /// fastest counts, because others waited for a processor.
-    async fn measure_way(&self, connection: &mut dyn Connection) -> Result<(), DbError> {
-        if !self.queue.lanes.is_measured() {
-            return Ok(());
-        }
-        let mut fastest = Duration::MAX;
-        for _ in 0..MEASURED_TRIPS {
-            let sent = Instant::now();
-            connection.script("SELECT 1").await?;
-            fastest = fastest.min(sent.elapsed());
-        }
-        self.queue.lanes.set_by(fastest);
-        let lanes = self.queue.lanes.now();
-        tracing::debug!(round_trip = ?fastest, lanes, "a lane measured the way to the server");
-        Ok(())
     }
 
     /// Sends everything in flight and answers the callers. Batches that wait for a locked row
@@ -206,4 +212,19 @@ impl Lane {
             Err(DbError::new(DbErrorKind::Unavailable, why))
         })
     }
+}
+
+/// Measures how long the way to the server and back takes, by statements that do nothing. The
+/// fastest counts, because others waited for a processor.
+async fn measure_way(connection: &mut dyn Connection) -> Result<Duration, DbError> {
+    let mut fastest = Duration::MAX;
+    for _ in 0..MEASURED_TRIPS {
+        let sent = Instant::now();
+        connection.script("SELECT 1").await?;
+        fastest = fastest.min(sent.elapsed());
+        if fastest < STEP {
+            break; // nearer than that makes no difference
+        }
+    }
+    Ok(fastest)
 }
