@@ -13,6 +13,7 @@ use crate::other_sessions::lock_wallet;
 
 on_every_database!(only postgres and mysql and mariadb:
     a_third_commit_waits_for_no_other_if_the_server_is_far,
+    a_server_that_has_moved_away_is_far,
 );
 
 /// Returns once a lane has taken a deposit into a wallet whose row is locked. Only then the call's
@@ -29,26 +30,51 @@ async fn occupy_a_lane(ledger: &Ledger, wallet: Id<Wallet>) {
     }
 }
 
-/// Where the server is near, two lanes commit, and the third commit would wait for one of them.
+/// Two deposits that wait for a locked row, and others meanwhile. Where the server is near, two lanes
+/// commit, and a third commit would wait for one of them. Returns the number of deposits.
+async fn deposit_while_two_wait(ledger: &Ledger, url: &str, others: usize) -> usize {
+    let ids = ledger.open_wallets(2 + others).await;
+    let (locked, unlocked) = ids.split_at(2);
+    let mut holder = PlainConnection::connect(url).await;
+    holder.execute("BEGIN").await;
+    for wallet in locked {
+        lock_wallet(&mut holder, *wallet).await;
+        bounded("a lane takes a commit", occupy_a_lane(ledger, *wallet)).await;
+    }
+    for wallet in unlocked {
+        bounded("the third commit", ledger.deposit(*wallet)).await.unwrap();
+    }
+    holder.execute("COMMIT").await;
+    for wallet in locked {
+        bounded("a lane is free", ledger.deposit(*wallet)).await.unwrap();
+    }
+    2 + others + 2
+}
+
+async fn patient(url: &str) -> Ledger {
+    let config = ScratchDatabase::config_of(url)
+        .connection_timeout(Duration::from_secs(300))
+        .commit_timeout(Duration::from_secs(600));
+    Ledger::with_config(config).await
+}
+
 async fn a_third_commit_waits_for_no_other_if_the_server_is_far(dialect: Dialect) {
     let scratch = ScratchDatabase::create(dialect).await;
     let (far, proxy) = proxied(&scratch.url).await;
     proxy.set_delay(Duration::from_millis(10));
-    let patient = ScratchDatabase::config_of(&far)
-        .connection_timeout(Duration::from_secs(300))
-        .commit_timeout(Duration::from_secs(600));
-    let ledger = Ledger::with_config(patient).await;
-    let ids = ledger.open_wallets(3).await;
-    let mut holder = PlainConnection::connect(&scratch.url).await;
-    holder.execute("BEGIN").await;
-    for locked in &ids[..2] {
-        lock_wallet(&mut holder, *locked).await;
-        bounded("a lane takes a commit", occupy_a_lane(&ledger, *locked)).await;
-    }
-    bounded("the third commit", ledger.deposit(ids[2])).await.unwrap();
-    holder.execute("COMMIT").await;
-    for unlocked in &ids[..2] {
-        bounded("a lane is free", ledger.deposit(*unlocked)).await.unwrap();
-    }
-    ledger.assert_sound(2 + 1 + 2).await;
+    let ledger = patient(&far).await;
+    let deposits = deposit_while_two_wait(&ledger, &scratch.url, 1).await;
+    ledger.assert_sound(deposits).await;
+}
+
+async fn a_server_that_has_moved_away_is_far(dialect: Dialect) {
+    let scratch = ScratchDatabase::create(dialect).await;
+    let (url, proxy) = proxied(&scratch.url).await;
+    let ledger = patient(&url).await;
+    let near = deposit_while_two_wait(&ledger, &scratch.url, 0).await;
+    proxy.set_delay(Duration::from_millis(10));
+    proxy.cut();
+    proxy.restore();
+    let far = deposit_while_two_wait(&ledger, &scratch.url, 1).await;
+    ledger.assert_sound(near + far).await;
 }

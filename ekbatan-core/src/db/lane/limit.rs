@@ -5,7 +5,7 @@
 //! is the way to the server and back, another statement at once is better. So the longer that way
 //! takes, the more lanes there are, unless the configuration gives a number.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How many lanes there are if the server is near.
@@ -20,8 +20,12 @@ pub(super) const STEP: Duration = Duration::from_micros(500);
 pub(super) struct LaneLimit {
     least: usize,
     most: usize,
-    /// What was measured last.
-    last_trip: Mutex<Duration>,
+    measured: Mutex<Measured>,
+}
+
+struct Measured {
+    last_trip: Duration,
+    lanes: usize,
 }
 
 impl LaneLimit {
@@ -31,12 +35,13 @@ impl LaneLimit {
         let of_dialect = of_dialect.unwrap_or(usize::MAX);
         let least = configured.unwrap_or(LEAST).min(of_dialect);
         let most = configured.unwrap_or(MOST).min(of_dialect);
-        Self { least, most, last_trip: Mutex::new(Duration::ZERO) }
+        let measured = Measured { last_trip: Duration::ZERO, lanes: least };
+        Self { least, most, measured: Mutex::new(measured) }
     }
 
-    /// How many lanes there are before anything was measured.
-    pub(super) fn least(&self) -> usize {
-        self.least
+    /// How many lanes there should be.
+    pub(super) fn lanes(&self) -> usize {
+        self.measured().lanes
     }
 
     /// Whether the number depends on the way to the server.
@@ -44,13 +49,18 @@ impl LaneLimit {
         self.least < self.most
     }
 
-    /// The number of lanes after a round trip has taken so long. The shorter one of the last two
-    /// counts: a busy machine makes a trip longer, and nothing makes it shorter.
-    pub(super) fn by(&self, trip: Duration) -> usize {
-        let mut last = self.last_trip.lock().unwrap_or_else(PoisonError::into_inner);
-        let shorter = trip.min(std::mem::replace(&mut *last, trip));
+    /// Sets the number after a round trip has taken so long. The shorter one of the last two counts: a
+    /// busy machine makes a trip longer, and nothing makes it shorter.
+    pub(super) fn set_by(&self, trip: Duration) {
+        let mut measured = self.measured();
+        let shorter = trip.min(measured.last_trip);
         let steps = usize::try_from(shorter.as_nanos() / STEP.as_nanos()).unwrap_or(MOST);
-        self.least.saturating_add(steps).min(self.most)
+        measured.last_trip = trip;
+        measured.lanes = self.least.saturating_add(steps).min(self.most);
+    }
+
+    fn measured(&self) -> MutexGuard<'_, Measured> {
+        self.measured.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -58,15 +68,20 @@ impl LaneLimit {
 mod tests {
     use super::*;
 
+    fn after(limit: &LaneLimit, trip: Duration) -> usize {
+        limit.set_by(trip);
+        limit.lanes()
+    }
+
     fn with_trips_of(micros: u64) -> usize {
         let limit = LaneLimit::new(None, None);
-        limit.by(Duration::from_micros(micros));
-        limit.by(Duration::from_micros(micros))
+        limit.set_by(Duration::from_micros(micros));
+        after(&limit, Duration::from_micros(micros))
     }
 
     #[test]
     fn the_longer_the_way_the_more_lanes() {
-        assert_eq!(LaneLimit::new(None, None).least(), LEAST);
+        assert_eq!(LaneLimit::new(None, None).lanes(), LEAST);
         assert_eq!([100, 499, 500, 1_200, 60_000_000].map(with_trips_of), [2, 2, 3, 4, MOST]);
     }
 
@@ -74,21 +89,21 @@ mod tests {
     fn a_single_slow_trip_makes_no_lane() {
         let limit = LaneLimit::new(None, None);
         let (near, slow) = (Duration::from_micros(100), Duration::from_millis(5));
-        assert_eq!([slow, near, slow, near].map(|trip| limit.by(trip)), [LEAST; 4]);
-        assert_eq!([slow, slow, near].map(|trip| limit.by(trip)), [LEAST, MOST, LEAST]);
+        assert_eq!([slow, near, slow, near].map(|trip| after(&limit, trip)), [LEAST; 4]);
+        assert_eq!([slow, slow, near].map(|trip| after(&limit, trip)), [LEAST, MOST, LEAST]);
     }
 
     #[test]
     fn the_longest_trip_is_counted() {
         let limit = LaneLimit::new(None, None);
-        assert_eq!([Duration::MAX; 2].map(|trip| limit.by(trip)), [LEAST, MOST]);
+        assert_eq!([Duration::MAX; 2].map(|trip| after(&limit, trip)), [LEAST, MOST]);
     }
 
     #[test]
     fn a_number_in_the_configuration_holds_wherever_the_server_is() {
         for number in [1, 2, 3, 100] {
             let limit = LaneLimit::new(Some(number), None);
-            assert_eq!((limit.least(), limit.is_measured()), (number, false));
+            assert_eq!((limit.lanes(), limit.is_measured()), (number, false));
         }
     }
 
@@ -96,7 +111,7 @@ mod tests {
     fn a_dialect_with_one_lane_has_one() {
         for configured in [None, Some(4)] {
             let limit = LaneLimit::new(configured, Some(1));
-            assert_eq!((limit.least(), limit.is_measured()), (1, false));
+            assert_eq!((limit.lanes(), limit.is_measured()), (1, false));
         }
     }
 }

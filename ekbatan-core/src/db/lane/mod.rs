@@ -60,10 +60,10 @@ impl Lanes {
     /// Starts the lanes in the runtime of the caller.
     pub(crate) fn start(driver: Arc<dyn Driver>, config: &DataSourceConfig) -> Self {
         let limit = LaneLimit::new(config.lanes, driver.capabilities().max_lanes);
-        let lanes = limit.least();
+        let (limit_bytes, lanes) = (queue_bytes(config), limit.lanes());
         let lane = Arc::new(Lane {
             driver,
-            queue: Arc::new(CommitQueue::new(config.queue_limit, queue_bytes(config), lanes)),
+            queue: Arc::new(CommitQueue::new(config.queue_limit, limit_bytes, &limit)),
             limit,
             fold_limit: config.fold_limit,
             connection_timeout: config.connection_timeout,

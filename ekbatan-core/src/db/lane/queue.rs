@@ -13,6 +13,7 @@ use tokio::sync::Notify;
 use uuid::Uuid;
 
 use super::batches::{Answer, QueuedBatch, TakenBatches, UnsettledActions};
+use super::limit::LaneLimit;
 use super::open_actions::OpenActions;
 use super::queued_batches::QueuedBatches;
 use super::tasks::LaneTasks;
@@ -90,8 +91,8 @@ pub(super) struct CommitQueue {
 }
 
 impl CommitQueue {
-    pub(super) fn new(limit: usize, limit_bytes: usize, lanes: usize) -> Self {
-        let state = State { tasks: LaneTasks::new(lanes), ..State::default() };
+    pub(super) fn new(limit: usize, limit_bytes: usize, lanes: &LaneLimit) -> Self {
+        let state = State { tasks: LaneTasks::new(lanes.lanes()), ..State::default() };
         Self {
             state: Mutex::new(state),
             limit,
@@ -138,15 +139,16 @@ impl CommitQueue {
         state.waiting.push_back(action);
         let missing = if has_runtime { state.tasks.claim_missing_lanes() } else { 0 };
         drop(state);
-        // The lane that fell asleep last has the warmest connection.
+        // A lane that fell asleep lately has a warm connection.
         self.wake.notify_last();
         Ok(missing)
     }
 
-    /// Sets how many lanes there should be. Those beyond leave when they look at the queue next.
-    pub(super) fn want_lanes(&self, wanted: usize) {
+    /// Takes the number of lanes from `limit`: another lane may have changed it since the caller did.
+    /// Those beyond it leave when they look at the queue next.
+    pub(super) fn want_lanes(&self, limit: &LaneLimit) {
         let mut state = self.state();
-        state.tasks.want(wanted);
+        state.tasks.want(limit.lanes());
         let too_many = state.tasks.too_many_lanes();
         drop(state);
         if too_many {

@@ -6,6 +6,7 @@ use futures_util::FutureExt;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
+use super::limit::LaneLimit;
 use super::queue::CommitQueue;
 use crate::db::fixtures::{WALLETS, change, table};
 use crate::db::{ActionId, ChangeKind, CommitBatch, DbErrorKind, RowChange, TableInfo};
@@ -22,7 +23,8 @@ struct Queue {
 impl Queue {
     fn new() -> Self {
         let wallets = table(&WALLETS, |_| "text");
-        Self { queue: Arc::new(CommitQueue::new(100, LIMIT_BYTES, LANES)), wallets }
+        let lanes = LaneLimit::new(Some(LANES), None);
+        Self { queue: Arc::new(CommitQueue::new(100, LIMIT_BYTES, &lanes)), wallets }
     }
 
     /// A batch of a new row, or of the update of a row, with a long text.
@@ -51,6 +53,10 @@ impl Queue {
                 Err(error.to_string())
             }
         }
+    }
+
+    fn want_lanes(&self, lanes: usize) {
+        self.queue.want_lanes(&LaneLimit::new(Some(lanes), None));
     }
 
     fn push_new(&self, bytes: usize) -> Result<ActionId, String> {
@@ -102,13 +108,13 @@ async fn of_too_many_lanes_those_leave_that_look_first() {
     let queue = Queue::new();
     let missing = |queue: &Queue| queue.queue.state().tasks.claim_missing_lanes();
     assert_eq!(missing(&queue), LANES);
-    queue.queue.want_lanes(LANES + 2);
+    queue.want_lanes(LANES + 2);
     assert_eq!(missing(&queue), 2);
     let mut asleep: Vec<_> =
         (0..LANES + 2).map(|_| Box::pin(queue.queue.next(64, 2_000))).collect();
     assert!(asleep.iter_mut().all(|lane| lane.as_mut().now_or_never().is_none()), "nothing to do");
 
-    queue.queue.want_lanes(LANES);
+    queue.want_lanes(LANES);
     let left: Vec<_> =
         asleep.into_iter().map(|lane| lane.now_or_never().map(|taken| taken.is_none())).collect();
     assert_eq!(left, [Some(true), Some(true), None, None]);
@@ -120,11 +126,11 @@ async fn of_too_many_lanes_those_leave_that_look_first() {
 #[tokio::test]
 async fn a_lane_that_leaves_wakes_another_one_for_what_it_was_woken_for() {
     let queue = Queue::new();
-    queue.queue.want_lanes(1);
+    queue.want_lanes(1);
     queue.queue.state().tasks.claim_missing_lanes();
     let mut stays = Box::pin(queue.queue.next(64, 2_000));
     assert!(stays.as_mut().now_or_never().is_none());
-    queue.queue.want_lanes(2);
+    queue.want_lanes(2);
     queue.queue.state().tasks.claim_missing_lanes();
     let mut leaves = Box::pin(queue.queue.next(64, 2_000));
     assert!(leaves.as_mut().now_or_never().is_none());

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use super::in_flight::InFlight;
+use super::tasks::TaskKind;
 use super::worker::Lane;
 use crate::db::driver::{Connection, Driver, Route};
 use crate::db::{ActionId, CommitError, Committed, DbError};
@@ -21,6 +22,7 @@ impl Lane {
     /// Returns a connection for the next commit, if one is usable.
     pub(super) async fn settle(
         lane: &Arc<Self>,
+        kind: TaskKind,
         in_flight: &mut InFlight,
         cause: &DbError,
     ) -> Option<Box<dyn Connection>> {
@@ -57,7 +59,7 @@ impl Lane {
                         Some(Err(CommitError::Unknown(queued.batch.action, why)))
                     });
                 }
-                lane.prepare(&mut *connection).await.ok().map(|()| connection)
+                Self::prepare(lane, kind, &mut *connection).await.ok().map(|()| connection)
             }
             Err(_) => {
                 Self::keep_asking(lane, session, &actions);

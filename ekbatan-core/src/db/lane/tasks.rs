@@ -36,6 +36,7 @@ impl LaneTasks {
         missing
     }
 
+    /// Sets how many lanes there should be.
     pub(super) fn want(&mut self, wanted: usize) {
         self.wanted = wanted;
     }

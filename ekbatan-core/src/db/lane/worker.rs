@@ -51,7 +51,7 @@ impl Lane {
         mut in_flight: InFlight,
     ) -> Option<Box<dyn Connection>> {
         if in_flight.losses() > 0 {
-            connection = Self::settle_abandoned(lane, connection, &mut in_flight).await;
+            connection = Self::settle_abandoned(lane, kind, connection, &mut in_flight).await;
         }
         // A connection may have died while it was idle, or lead to a primary that was demoted.
         // Batches that are then known not to have committed are sent once more; a second loss is
@@ -88,7 +88,7 @@ impl Lane {
                         in_flight.settled(); // nothing was written of what stays
                         None
                     } else {
-                        Self::settle(lane, &mut in_flight, &error).await
+                        Self::settle(lane, kind, &mut in_flight, &error).await
                     };
                     if in_flight.losses() >= MAX_LOSSES {
                         in_flight.refuse_all(&error.read_only_is_lost());
@@ -108,6 +108,7 @@ impl Lane {
     /// Finds out which of the batches committed that a lane had taken when it died.
     async fn settle_abandoned(
         lane: &Arc<Self>,
+        kind: TaskKind,
         connection: Option<Box<dyn Connection>>,
         in_flight: &mut InFlight,
     ) -> Option<Box<dyn Connection>> {
@@ -121,7 +122,7 @@ impl Lane {
             return connection;
         }
         let connection = match in_flight.sent_over() {
-            Some(_) => Self::settle(lane, in_flight, &died).await,
+            Some(_) => Self::settle(lane, kind, in_flight, &died).await,
             None => connection,
         };
         if in_flight.losses() >= MAX_LOSSES {
@@ -132,27 +133,28 @@ impl Lane {
 
     async fn connect(lane: &Arc<Self>, kind: TaskKind) -> Result<Box<dyn Connection>, DbError> {
         let mut connection = lane.driver.connect(Route::Primary).await?;
-        lane.prepare(&mut *connection).await?;
-        if kind == TaskKind::Lane && lane.limit.is_measured() {
-            let measuring = measure_way(&mut *connection);
-            let round_trip = lane.within_timeout(measuring).await?;
-            let lanes = lane.limit.by(round_trip);
-            tracing::debug!(?round_trip, lanes, "a lane measured the way to the server");
-            Self::want(lane, lanes);
-        }
+        Self::prepare(lane, kind, &mut *connection).await?;
         Ok(connection)
     }
 
-    fn want(lane: &Arc<Self>, lanes: usize) {
-        let most_before = lane.most_lanes.fetch_max(lanes, Ordering::Relaxed);
-        lane.side_tasks.add_permits(lanes.saturating_sub(most_before));
-        lane.queue.want_lanes(lanes);
-        Self::start_missing(lane, &Handle::current());
-    }
-
     /// Makes the connection one of a lane.
-    pub(super) async fn prepare(&self, connection: &mut dyn Connection) -> Result<(), DbError> {
-        self.within_timeout(connection.become_lane(self.lock_timeout)).await
+    pub(super) async fn prepare(
+        lane: &Arc<Self>,
+        kind: TaskKind,
+        connection: &mut dyn Connection,
+    ) -> Result<(), DbError> {
+        lane.within_timeout(connection.become_lane(lane.lock_timeout)).await?;
+        if kind == TaskKind::Lane && lane.limit.is_measured() {
+            let round_trip = lane.within_timeout(fastest_trip(connection)).await?;
+            lane.limit.set_by(round_trip);
+            let lanes = lane.limit.lanes();
+            tracing::debug!(?round_trip, lanes, "a lane measured the way to the server");
+            let most_before = lane.most_lanes.fetch_max(lanes, Ordering::Relaxed);
+            lane.side_tasks.add_permits(lanes.saturating_sub(most_before));
+            lane.queue.want_lanes(&lane.limit);
+            Self::start_missing(lane, &Handle::current());
+        }
+        Ok(())
     }
 
     /// Waits for what belongs to opening a connection, as long as that may take.
@@ -216,7 +218,7 @@ impl Lane {
 
 /// Measures how long the way to the server and back takes, by statements that do nothing. The
 /// fastest counts, because others waited for a processor.
-async fn measure_way(connection: &mut dyn Connection) -> Result<Duration, DbError> {
+async fn fastest_trip(connection: &mut dyn Connection) -> Result<Duration, DbError> {
     let mut fastest = Duration::MAX;
     for _ in 0..MEASURED_TRIPS {
         let sent = Instant::now();
