@@ -116,10 +116,6 @@ impl Hold {
         &self.scope
     }
 
-    pub(crate) fn max_hold(&self) -> Duration {
-        self.max_hold
-    }
-
     /// Makes a change that the worker waits for, and has the worker go on in place.
     fn poll_worker_after(&self, change: impl FnOnce()) {
         match self.worker.upgrade() {

@@ -161,3 +161,15 @@ async fn a_grant_whose_extension_came_too_late_is_not_handed_on() {
     assert!(next.remaining() > HOLD / 2, "{:?}", next.remaining());
     assert!(began.elapsed() < STANDSTILL + HOLD / 2, "{:?}", began.elapsed());
 }
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_that_comes_too_late_says_how_the_lease_ended() {
+    let whole = LockOptions::wait(LONG).hold(HOLD);
+    let renewed = LockOptions::wait(LONG).hold(LONG).renewed(HOLD);
+    for options in [whole, renewed] {
+        let (locks, key) = (StandsStill::locks(Late::Extension), LockKey::named("k"));
+        let lease = locks.take(&key, &options).await.unwrap().unwrap();
+        let LockError::Lost { cause, .. } = lease.extend(LONG).await.unwrap_err() else { panic!() };
+        assert_eq!(cause, lease.lost().await);
+    }
+}

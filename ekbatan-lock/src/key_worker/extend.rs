@@ -62,7 +62,7 @@ pub(super) async fn extend(
         let rest = hold.ends().saturating_duration_since(Instant::now());
         if rest.is_zero() {
             hold.expire();
-            return lost(LossCause::Expired(hold.max_hold()));
+            return lost(hold.end_of_extensions());
         }
         if !error.may_pass() {
             return Err(server.failed(error));
