@@ -41,6 +41,8 @@ pub(crate) struct ClaimedRound {
     pub(crate) put_off: usize,
     /// How the writes of the next round are made.
     pub(crate) terms: WriteTerms,
+    /// Whether a row is left as it was, because it was locked or its write failed.
+    pub(crate) leaves_some: bool,
 }
 
 /// Claims deliveries of one shard for a node.
@@ -121,9 +123,9 @@ impl Claims<'_> {
             writes.note_failure(&error);
             0
         });
-        let terms = writes.end();
+        let (leaves_some, terms) = (writes.leaves_some(), writes.end());
         let claimed = self.with_events(claimed.into_iter().flatten().collect()).await?;
-        Ok(ClaimedRound { claimed, elsewhere, put_off, terms })
+        Ok(ClaimedRound { claimed, elsewhere, put_off, terms, leaves_some })
     }
 
     /// Finds the deliveries of a stream that can be claimed. They need not be candidates: those may

@@ -65,6 +65,8 @@ pub(crate) struct Polled {
     pub(crate) elsewhere: Vec<StreamKey>,
     /// Whether the next round may find something at once.
     pub(crate) is_busy: bool,
+    /// Whether the round has left something to do that the next one finds.
+    pub(crate) leaves_some: bool,
     /// How the writes of the next round are made.
     pub(crate) terms: WriteTerms,
     pub(crate) unheld: Unheld,
@@ -73,11 +75,13 @@ pub(crate) struct Polled {
 
 impl Poll {
     pub(crate) async fn run(mut self) -> Result<Polled, EventsError> {
+        let mut leaves_some = false;
         if self.checks {
             let shard = self.shard.clone();
             let writes = RoundWrites::begin(&shard, self.terms);
             self.release_unheld(&writes).await?;
             self.check_blocked(&writes).await?;
+            leaves_some = writes.leaves_some();
             // A check writes little: what it took says nothing of the claims.
             self.terms.careful_as(writes.end());
         }
@@ -125,11 +129,12 @@ impl Poll {
             held: &self.held,
             terms: self.terms,
         };
-        let ClaimedRound { claimed, elsewhere, put_off, terms } =
-            claims.claim(candidates, self.now).await?;
-        let is_busy = swept.events > 0 || !claimed.is_empty() || put_off > 0;
+        let round = claims.claim(candidates, self.now).await?;
+        let is_busy = swept.events > 0 || !round.claimed.is_empty() || round.put_off > 0;
+        let ClaimedRound { claimed, elsewhere, terms, .. } = round;
         let Self { unheld, look_from, .. } = self;
-        Ok(Polled { claimed, elsewhere, is_busy, terms, unheld, look_from })
+        let leaves_some = leaves_some || round.leaves_some;
+        Ok(Polled { claimed, elsewhere, is_busy, leaves_some, terms, unheld, look_from })
     }
 
     /// Releases deliveries that this node has claimed and does not hold.

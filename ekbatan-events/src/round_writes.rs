@@ -2,7 +2,7 @@
 //!
 //! Invariant: a row that is locked keeps a round from this row only, and no longer than the limit. What is
 //! written after that, the check of claimed deliveries finds. From then on, rounds first ask which of their
-//! rows are locked, and leave those alone.
+//! rows are locked, and leave those alone. A round that leaves a row alone says so: another one follows soon.
 
 use std::collections::HashSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -70,11 +70,14 @@ pub(crate) struct RoundWrites<'w> {
     begun: Instant,
     /// Whether a write has waited for as long as it may.
     is_late: AtomicBool,
+    /// Whether a row is left as it was, because it was locked or its write failed.
+    leaves_some: AtomicBool,
 }
 
 impl<'w> RoundWrites<'w> {
     pub(crate) fn begin(shard: &'w Shard, terms: WriteTerms) -> Self {
-        Self { shard, terms, begun: Instant::now(), is_late: AtomicBool::new(false) }
+        let (is_late, leaves_some) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { shard, terms, begun: Instant::now(), is_late, leaves_some }
     }
 
     /// Waits for a write. `None` if a row is locked, or if the answer does not come in time.
@@ -110,6 +113,7 @@ impl<'w> RoundWrites<'w> {
     }
 
     pub(crate) fn note_failure(&self, error: &dyn std::error::Error) {
+        self.leaves_some.store(true, Ordering::Relaxed);
         let shard = self.shard.identifier();
         tracing::warn!(%shard, %error, "deliveries were not claimed or put off; a row may be locked");
     }
@@ -131,12 +135,18 @@ impl<'w> RoundWrites<'w> {
         for free in self.shard.transactions().in_transaction(asking).await? {
             locked.remove(&free);
         }
+        self.leaves_some.fetch_or(!locked.is_empty(), Ordering::Relaxed);
         Ok(locked)
     }
 
     /// Whether each row is written by itself, because a row was locked lately.
     pub(crate) fn is_careful(&self) -> bool {
         self.terms.is_careful()
+    }
+
+    /// Whether a row is left as it was, because it was locked or its write failed.
+    pub(crate) fn leaves_some(&self) -> bool {
+        self.leaves_some.load(Ordering::Relaxed)
     }
 
     /// Ends the writes. Returns how the next ones are made.

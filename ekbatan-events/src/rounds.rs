@@ -23,8 +23,12 @@ use crate::unheld::Unheld;
 /// How often rows are checked that nobody would find otherwise.
 const CHECKS: Duration = Duration::from_secs(5);
 
-/// The time after which deliveries are checked again that were not held.
-const SECOND_CHECK: Duration = Duration::from_secs(1);
+/// How often a node looks at what a round has left. Nobody tells the node of that, and the pause after a round
+/// may be long.
+const SECOND_LOOK: Duration = Duration::from_secs(1);
+
+/// For how long it does. A write whose answer did not come may still be under way.
+const SECOND_LOOKS: Duration = Duration::from_secs(60);
 
 /// A node that holds so many deliveries of a stream claims no more of it.
 const ENOUGH: usize = LONGEST_RUN / 2;
@@ -41,6 +45,8 @@ pub(crate) struct Rounds {
     /// The pause after a round that finds nothing.
     pub(crate) pause: Duration,
     pub(crate) checked: Option<Instant>,
+    /// Until when rounds look at what one has left that failed or met a locked row.
+    looks_again_until: Option<Instant>,
     /// What the last check has found.
     pub(crate) unheld: Unheld,
     /// Where the last look has found the oldest deliveries. A round that fails forgets it.
@@ -72,6 +78,7 @@ impl Rounds {
             has_heard: false,
             pause,
             checked: None,
+            looks_again_until: None,
             unheld: Unheld::default(),
             look_from: LookFrom::default(),
             elsewhere: Elsewhere::default(),
@@ -87,7 +94,7 @@ impl Rounds {
 
     /// Begins a round. Answers whether it checks rows that nobody would find otherwise.
     pub(crate) fn begin(&mut self) -> bool {
-        let pause = if self.unheld.has_any() { SECOND_CHECK } else { CHECKS };
+        let pause = if self.looks_again() { SECOND_LOOK } else { CHECKS };
         let checks = self.checked.is_none_or(|last| last.elapsed() >= pause);
         if checks {
             self.checked = Some(Instant::now());
@@ -113,8 +120,11 @@ impl Rounds {
     /// Remembers what a round has found out. Returns what it claimed, and whether the next one may
     /// find something at once.
     pub(crate) fn note(&mut self, polled: Polled) -> (Vec<Claimed>, bool) {
-        let Polled { claimed, elsewhere, is_busy, terms, unheld, look_from } = polled;
+        let Polled { claimed, elsewhere, is_busy, leaves_some, terms, unheld, look_from } = polled;
         (self.unheld, self.look_from, self.terms) = (unheld, look_from, terms);
+        if leaves_some {
+            self.look_again();
+        }
         self.divisor = (self.divisor / 2).max(1);
         let now = Instant::now();
         elsewhere.into_iter().for_each(|stream| self.elsewhere.leave(stream, now));
@@ -128,14 +138,30 @@ impl Rounds {
 
     /// Lets the next rounds claim less, because one has failed.
     pub(crate) fn note_failure(&mut self) {
+        self.look_again();
         self.divisor = (self.divisor * 2).min(MOST_PARTS);
     }
 
-    /// Lets the next round begin at once, or after a pause that is longer each time.
+    /// Lets the next round begin at once, or after a pause that is longer each time, and soon if one has left
+    /// something lately.
     pub(crate) fn end(&mut self, is_busy: bool, shortest: Duration, longest: Duration) {
         self.pause = if is_busy { shortest } else { (self.pause * 2).min(longest) };
         let is_early = is_busy || self.has_heard;
-        self.next = Instant::now() + if is_early { Duration::ZERO } else { self.pause };
+        let mut pause = if is_early { Duration::ZERO } else { self.pause };
+        if self.looks_again() {
+            pause = pause.min(SECOND_LOOK);
+        }
+        self.next = Instant::now() + pause;
+    }
+
+    fn look_again(&mut self) {
+        self.looks_again_until = Some(Instant::now() + SECOND_LOOKS);
+    }
+
+    fn looks_again(&self) -> bool {
+        let looks_again = self.looks_again_until.is_some_and(|until| Instant::now() < until);
+        // What the node did not hold at the last check, the next one may release.
+        looks_again || self.unheld.has_any()
     }
 
     /// By handler, the models whose streams a round skips, because the node holds enough of them or

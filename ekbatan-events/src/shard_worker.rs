@@ -217,6 +217,9 @@ impl ShardWorker {
     async fn take(&self, work: &mut Work, polled: Result<Polled, EventsError>) {
         let rounds = &mut work.rounds;
         let polled = polled.map(|polled| rounds.note(polled));
+        if polled.is_err() {
+            rounds.note_failure();
+        }
         let is_busy = polled.as_ref().is_ok_and(|(_, is_busy)| *is_busy);
         rounds.end(is_busy, self.settings.shortest_poll, self.settings.longest_poll);
         match polled {
@@ -254,7 +257,6 @@ impl ShardWorker {
                 self.give_back(late).await;
             }
             Err(error) => {
-                rounds.note_failure();
                 let shard = self.runner.shard.identifier();
                 tracing::warn!(%shard, %error, "looking for events failed; trying again");
             }

@@ -38,6 +38,8 @@ mod with_sessions {
         sessions_that_are_ended_again_and_again_cost_no_event,
         a_notification_that_never_arrives_delays_an_event_only,
         a_closed_database_has_no_doorbell_any_more,
+        a_claim_that_fails_is_tried_again_although_the_node_does_not_look,
+        a_claim_that_takes_too_long_is_tried_again_although_the_node_does_not_look,
     }
 }
 
@@ -220,6 +222,36 @@ async fn a_closed_database_has_no_doorbell_any_more(scene: &Scene) {
     drop(again);
 }
 
+async fn a_claim_that_fails_is_tried_again_although_the_node_does_not_look(scene: &Scene) {
+    is_handled_after_a_claim_that(scene, "RAISE 'refused by the test'").await;
+}
+
+/// Its answer comes after the round has given it up.
+async fn a_claim_that_takes_too_long_is_tried_again_although_the_node_does_not_look(scene: &Scene) {
+    is_handled_after_a_claim_that(scene, "PERFORM pg_sleep(3)").await;
+}
+
+/// Lets the first claim of a node do this at the server.
+async fn is_handled_after_a_claim_that(scene: &Scene, does: &str) {
+    let mail = counting();
+    let handled = count(&mail);
+    let _node = node_that_does_not_look(&scene.executor).handler(mail).start().await.unwrap();
+    let other = scene.open_again().await;
+    let _delivering = node_that_does_not_look(&other).start().await.unwrap();
+    let deliveries = scene.scratch.eventlog("deliveries");
+    let claims = format!(
+        "CREATE SEQUENCE claims; CREATE FUNCTION claim() RETURNS trigger LANGUAGE plpgsql AS \
+         $$ BEGIN IF nextval('claims') = 1 THEN {does}; END IF; RETURN NEW; END $$; \
+         CREATE TRIGGER claim BEFORE UPDATE ON {deliveries} FOR EACH ROW \
+         WHEN (NEW.state = 'CLAIMED') EXECUTE FUNCTION claim()"
+    );
+    scene.scratch.execute(&claims).await;
+    open_wallet(&other).await;
+    until("the event is handled", async || handled() > 0).await;
+    let claims = scene.scratch.select(&["last_value"], "FROM claims").await;
+    assert_ne!(claims[0][0].as_deref(), Some("1"), "the first claim has given the node nothing");
+}
+
 async fn without_a_doorbell_events_are_found_by_looking(scene: &Scene) {
     let mut events = EventsConfig::default();
     events.doorbell = false;
@@ -299,7 +331,13 @@ async fn no_commit_of_data_has_a_notification() {
     let wallet = open_wallet(&committing).await;
     deposit(&committing, wallet, 30).await;
     until("all events are handled", async || handled() == 31).await;
-    let log = server.log().await.unwrap();
+    // The session that tells others may open after the first look of the node has found all events.
+    let mut log = String::new();
+    until("a node is told", async || {
+        log = server.log().await.unwrap();
+        log.to_lowercase().contains("notify")
+    })
+    .await;
     let sessions = statements(&log);
     let notifies = |statement: &&String| statement.to_lowercase().contains("notify");
     let mut rings = 0;
