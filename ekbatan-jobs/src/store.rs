@@ -7,7 +7,9 @@
 
 use chrono::{DateTime, TimeDelta, Utc};
 use ekbatan_core::domain::{Changed, Id, New, Stored};
-use ekbatan_core::repository::{Direction, JointWrite, PageRequest, Repository, WriteError};
+use ekbatan_core::repository::{
+    Condition, Direction, JointWrite, PageRequest, Repository, WriteError,
+};
 use ekbatan_core::shard::{Databases, Shard};
 use ekbatan_events::Intervention;
 use uuid::Uuid;
@@ -325,11 +327,11 @@ impl Store {
         }
     }
 
+    /// Counts before it reads, because mostly there is nothing to delete, and once more afterwards: others may
+    /// have deleted runs in between, and then some of those that were read are to stay.
     async fn try_prune(&self, job: &JobRow) -> Result<(), JobsError> {
         let ended = || RunRow::JOB.eq(&job.name) & RunRow::STATE.is_in(ENDED);
-        let count = self.runs.count_where(ended()).await?;
-        let kept = job.kept.max(1).unsigned_abs();
-        let surplus = usize::try_from(count.saturating_sub(kept)).unwrap_or(usize::MAX);
+        let surplus = self.surplus(job, ended()).await?;
         if surplus == 0 {
             return Ok(());
         }
@@ -341,11 +343,20 @@ impl Store {
         };
         let request = PageRequest::first(surplus.min(PAGE)).filter(deleted);
         let request = request.order_by(RunRow::CHANGED, Direction::Ascending);
-        for run in self.runs.page(request).await?.rows {
+        let earliest = self.runs.page(request).await?.rows;
+        let surplus = self.surplus(job, ended()).await?;
+        for run in earliest.into_iter().take(surplus) {
             // Another node may have deleted it.
             unless_conflict(self.runs.erase(&run).await.map_err(JobsError::from))?;
         }
         Ok(())
+    }
+
+    /// How many more runs of a job have ended than are kept.
+    async fn surplus(&self, job: &JobRow, ended: Condition<RunRow>) -> Result<usize, JobsError> {
+        let count = self.runs.count_where(ended).await?;
+        let kept = job.kept.max(1).unsigned_abs();
+        Ok(usize::try_from(count.saturating_sub(kept)).unwrap_or(usize::MAX))
     }
 
     /// The last runs of a job, also those that have not ended, the last first.

@@ -33,7 +33,10 @@ mod of_a_delay {
 mod on_postgres {
     use super::*;
 
-    on_every_database! { only postgres: a_registration_beside_a_pause_loses_neither }
+    on_every_database! { only postgres:
+        a_registration_beside_a_pause_loses_neither,
+        two_nodes_that_delete_earlier_runs_keep_the_last_ones,
+    }
 }
 
 async fn no_run_starts_after_a_pause(scene: &Scene) {
@@ -209,6 +212,9 @@ async fn the_last_runs_are_kept_with_their_errors(scene: &Scene) {
         })
         .await;
         assert_eq!(job.seen().len(), run);
+        // One deletion beside another one may delete too few.
+        let kept = run.min(2);
+        until("earlier ones are deleted", async || scene.history(REPORT).await.len() == kept).await;
     }
     node.drain(Duration::MAX).await;
     let history = scene.operations().history(REPORT, 10).await.unwrap();
@@ -218,6 +224,36 @@ async fn the_last_runs_are_kept_with_their_errors(scene: &Scene) {
     assert!(history[0].ended >= history[0].started);
     assert_eq!(scene.operations().history(REPORT, 1).await.unwrap().len(), 1);
     assert_eq!(scene.operations().run(ids[0]).await.unwrap(), None);
+}
+
+/// One of them has counted the runs before the other one deletes the first, and reads them afterwards.
+async fn two_nodes_that_delete_earlier_runs_keep_the_last_ones(scene: &Scene) {
+    let opened = Arc::new(Semaphore::new(0));
+    let options = JobOptions::default().keep(2);
+    let node = scene.node().job_with(rarely(), stuck(&opened), options).start().await.unwrap();
+    let mut ids = Vec::new();
+    for run in 1..=2 {
+        ids.push(scene.operations().run_now(REPORT, "alice", "a test").await.unwrap());
+        opened.add_permits(1);
+        scene.until_in_state(REPORT, RunState::Done, run).await;
+    }
+    ids.push(scene.operations().run_now(REPORT, "alice", "a test").await.unwrap());
+    scene.until_in_state(REPORT, RunState::Running, 1).await;
+    // Between the count and the rows, the row of the job is read.
+    let mut holder = scene.scratch.connect().await;
+    let jobs = scene.scratch.eventlog("jobs");
+    holder.execute(&format!("BEGIN; LOCK TABLE {jobs} IN ACCESS EXCLUSIVE MODE")).await;
+    opened.add_permits(1);
+    until("the deletion waits, and so does the next look of the node", async || {
+        scene.scratch.waiting_for_locks().await == 2
+    })
+    .await;
+    let runs = scene.scratch.eventlog("job_runs");
+    holder.execute(&format!("DELETE FROM {runs} WHERE id = '{}'; COMMIT", ids[0])).await;
+    node.drain(Duration::MAX).await;
+    let kept = scene.operations().history(REPORT, 10).await.unwrap();
+    let kept: Vec<_> = kept.iter().map(|run| run.id).collect();
+    assert_eq!(kept, [ids[2], ids[1]], "the last first");
 }
 
 #[derive(Debug, thiserror::Error)]
