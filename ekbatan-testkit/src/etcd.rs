@@ -9,6 +9,7 @@
 
 mod client;
 
+use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -76,9 +77,15 @@ impl EtcdServer {
     ///
     /// # Errors
     ///
-    /// Fails if the server does not answer.
+    /// Fails if the server does not answer, or answers with an error.
     pub async fn put(&self, key: &str, value: &str) -> Result<(), ServerError> {
-        self.request("/v3/kv/put", &client::put(key, value)).await.map(drop)
+        let path = "/v3/kv/put";
+        let answer = self.request(path, &client::put(key, value)).await?;
+        if answer.starts_with("HTTP/1.1 200 ") {
+            return Ok(());
+        }
+        let source = io::Error::other(answer);
+        Err(ServerError::Run { program: format!("etcd {path}"), source })
     }
 
     /// Removes the keys that begin like this.

@@ -29,9 +29,6 @@ use ekbatan_lock_redis::WithRedis;
 use tokio::sync::mpsc::{UnboundedReceiver, unbounded_channel};
 use tokio::task::JoinHandle;
 
-/// The term of a lease. The shell renews it, so its keys are free soon after the shell ends.
-const TERM: Duration = Duration::from_secs(3);
-
 type Failure = Box<dyn std::error::Error>;
 
 /// The lock servers of the shell.
@@ -66,6 +63,10 @@ struct ShellArgs {
     /// The zone of this process.
     #[arg(long)]
     zone: Option<String>,
+    /// Term of a lease in seconds. The shell renews its leases; if it dies, its keys are free after that
+    /// time.
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u64).range(1..))]
+    term: u64,
     #[command(subcommand)]
     command: Option<Command>,
 }
@@ -117,8 +118,9 @@ async fn main() -> ExitCode {
 /// Runs the shell. Returns whether the single command succeeded.
 async fn run(mut options: ShellArgs) -> Result<bool, Failure> {
     let command = options.command.take();
+    let term = Duration::from_secs(options.term);
     let locks = LockRegistry::<AllServers>::connect(&config(options)?).await?;
-    let mut shell = Shell { locks, held: BTreeMap::new() };
+    let mut shell = Shell { locks, term, held: BTreeMap::new() };
     let done = match command {
         None => {
             shell.prompt().await;
@@ -160,6 +162,8 @@ fn config(options: ShellArgs) -> Result<EkbatanConfig, Failure> {
 
 struct Shell {
     locks: LockRegistry<AllServers>,
+    /// The term of its leases.
+    term: Duration,
     /// The keys that this shell holds, each with the task that reports the loss of its
     /// lease.
     held: BTreeMap<String, (Lease, JoinHandle<()>)>,
@@ -193,7 +197,7 @@ impl Shell {
         match command {
             Command::Take { key, wait, hold } => {
                 let (wait, hold) = (Duration::from_secs(wait), Duration::from_secs(hold));
-                let options = LockOptions::wait(wait).hold(hold).renewed(TERM.min(hold));
+                let options = LockOptions::wait(wait).hold(hold).renewed(self.term.min(hold));
                 match self.locks.take(&LockKey::named(&key), &options).await? {
                     Some(lease) => self.keep(key, lease),
                     None => {

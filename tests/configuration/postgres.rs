@@ -35,7 +35,7 @@ async fn server() -> (PostgresServer, String) {
 
 fn config(url: &str, keys: &str, password: &str) -> EkbatanConfig {
     let yaml = format!(
-        "ekbatan: {{configs: {{primary-config: {{url: '{url}', username: app, connection-timeout: 1s, {keys}}}}}}}"
+        "ekbatan: {{configs: {{primary-config: {{url: '{url}', username: app, connection-timeout: 60s, {keys}}}}}}}"
     );
     let variables = [("EKBATAN_CONFIGS_PRIMARY_CONFIG_PASSWORD", password)];
     EkbatanConfig::loader().yaml(yaml).env_from(variables).load().unwrap()

@@ -290,7 +290,7 @@ async fn a_failed_batch_writes_nothing(db: &TestDatabase) {
 
 /// The pool has one connection: checking the table on a second one would deadlock.
 async fn the_first_use_of_a_table_in_a_transaction_needs_no_second_connection(db: &TestDatabase) {
-    let config = db.config().maximum_pool_size(1).connection_timeout(Duration::from_secs(5));
+    let config = db.config().maximum_pool_size(1).connection_timeout(Duration::from_secs(60));
     let databases = Databases::connect(&config.into()).await.unwrap();
     let answer = databases
         .transactions()

@@ -70,7 +70,7 @@ async fn reads_and_commits_leave_no_lock_on_the_table(db: &TestDatabase) {
     db.things().update(stored.apply(|thing| thing.big = 1)).await.unwrap();
     db.things().update(stale.apply(|_| ())).await.unwrap_err();
     db.things().find_all().await.unwrap();
-    db.execute("SET lock_wait_timeout = 5; ALTER TABLE things ADD COLUMN extra int").await;
+    db.execute("SET lock_wait_timeout = 60; ALTER TABLE things ADD COLUMN extra int").await;
 }
 
 /// A deadlock rolls back the whole transaction. A later write would commit by itself.

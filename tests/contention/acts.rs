@@ -23,6 +23,12 @@ use tokio::sync::Semaphore;
 #[error("refused: {0}")]
 pub struct Refused(pub String);
 
+impl From<ReadError> for Refused {
+    fn from(error: ReadError) -> Self {
+        Self(error.to_string())
+    }
+}
+
 /// Parameters of actions that take none.
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub struct Nothing {}
@@ -118,7 +124,7 @@ impl Gate {
 pub fn touch(id: Id<Thing>) -> Act<Stored<Thing>> {
     act(move |ctx| {
         async move {
-            let thing = ctx.get(id).await.unwrap();
+            let thing = ctx.get(id).await?;
             Ok(ctx.plan().update(thing.apply(|thing| {
                 thing.small += 1;
                 ThingEvent::Touched

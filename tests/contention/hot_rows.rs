@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
-use ekbatan::action::{Budget, ErrorKind, Handling, RetryPolicy};
+use ekbatan::action::{Budget, ErrorKind, Handling, HotKey, RetryPolicy};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
@@ -14,7 +14,7 @@ use support::TestDatabase;
 use support::things::{Thing, ThingEvent};
 
 use crate::acts::{
-    Act, Gate, Nothing, Refused, a_thing, act, event_versions, poll_once, touch,
+    Act, Call, Gate, Nothing, Refused, a_thing, act, event_versions, poll_once, touch,
     touch_after_reading, touch_at,
 };
 
@@ -49,10 +49,44 @@ async fn conflict(db: &TestDatabase, executor: &ActionExecutor, id: Id<Thing>) {
 
 /// Lets calls conflict until the row is hot. Conflicts heat a row only when they are close
 /// together, which they may not be on a slow machine.
-async fn heat(db: &TestDatabase, executor: &ActionExecutor, id: Id<Thing>) {
-    while executor.hot_keys().is_empty() {
+async fn heat(db: &TestDatabase, executor: &ActionExecutor, id: Id<Thing>) -> HotKey {
+    loop {
+        if let Some(hot) = executor.hot_keys().into_iter().next() {
+            return hot;
+        }
         conflict(db, executor, id).await;
     }
+}
+
+/// How often a row may cool before a call reads it.
+const ROUNDS: usize = 5;
+
+/// As many actions as [`holding`] may need.
+fn touches_at(gate: &Gate, id: Id<Thing>) -> Vec<Act<Stored<Thing>>> {
+    (0..ROUNDS).map(|_| touch_at(gate, id)).collect()
+}
+
+/// Returns the call of one of the actions when it holds the hot row: it gives up its first run at
+/// the read, and holds the row in its second one. On a busy machine the row may cool before the
+/// read, so that the next action begins.
+async fn holding<'a>(
+    db: &TestDatabase,
+    executor: &'a ActionExecutor,
+    id: Id<Thing>,
+    acts: &'a [Act<Stored<Thing>>],
+) -> (&'a Act<Stored<Thing>>, Call<'a, Stored<Thing>>) {
+    for act in acts {
+        heat(db, executor, id).await;
+        let mut holding = call(executor, act).into_future();
+        while act.runs() < 2 && !executor.hot_keys().is_empty() {
+            assert!(poll_once(&mut holding).await.is_pending());
+            tokio::task::yield_now().await;
+        }
+        if act.runs() == 2 {
+            return (act, holding);
+        }
+    }
+    panic!("the row cooled before each of the calls had read it");
 }
 
 async fn small(db: &TestDatabase, id: Id<Thing>) -> i32 {
@@ -90,19 +124,13 @@ async fn a_call_that_met_another_waits_in_the_queue_of_the_row_without_a_pause(d
 
 async fn a_call_that_reads_a_hot_row_begins_again_when_it_is_its_turn(db: &TestDatabase) {
     let (executor, id) = (db.executor().await, a_thing(db).await.id);
-    heat(db, &executor, id).await;
-    let hot = &executor.hot_keys()[0];
+    let hot = heat(db, &executor, id).await;
     assert_eq!(hot.handling, Handling::Coalesced);
     assert!(hot.key.id().contains(&id.to_string()), "{}", hot.key);
     let gate = Gate::closed();
-    let (first, second) = (touch_at(&gate, id), touch(id));
-    let (mut first_call, mut second_call) =
-        (call(&executor, &first).into_future(), call(&executor, &second).into_future());
-    // The first call gives up its first run at the read, and holds the row in its second one.
-    while first.runs() < 2 {
-        assert!(poll_once(&mut first_call).await.is_pending());
-        tokio::task::yield_now().await;
-    }
+    let (firsts, second) = (touches_at(&gate, id), touch(id));
+    let (first, first_call) = holding(db, &executor, id, &firsts).await;
+    let mut second_call = call(&executor, &second).into_future();
     assert!(poll_once(&mut second_call).await.is_pending());
     assert_eq!(second.runs(), 1, "it gave up its first run, and waits");
     gate.open();
@@ -115,15 +143,10 @@ async fn a_call_that_reads_a_hot_row_begins_again_when_it_is_its_turn(db: &TestD
 
 async fn a_row_that_is_found_by_a_condition_is_waited_for_too(db: &TestDatabase) {
     let (executor, id) = (db.executor().await, a_thing(db).await.id);
-    heat(db, &executor, id).await;
     let gate = Gate::closed();
-    let (first, second) = (touch_at(&gate, id), touch_found());
-    let (mut first_call, mut second_call) =
-        (call(&executor, &first).into_future(), call(&executor, &second).into_future());
-    while first.runs() < 2 {
-        assert!(poll_once(&mut first_call).await.is_pending());
-        tokio::task::yield_now().await;
-    }
+    let (firsts, second) = (touches_at(&gate, id), touch_found());
+    let (_, first_call) = holding(db, &executor, id, &firsts).await;
+    let mut second_call = call(&executor, &second).into_future();
     let opened = async {
         while second.runs() < 1 {
             tokio::task::yield_now().await;
@@ -174,15 +197,10 @@ impl Action for Look {
 
 async fn an_action_that_only_reads_a_hot_row_does_not_wait(db: &TestDatabase) {
     let (executor, id) = (db.executor().await, a_thing(db).await.id);
-    heat(db, &executor, id).await;
-    let before = small(db, id).await;
     let gate = Gate::closed();
-    let holds = touch_at(&gate, id);
-    let mut holding = call(&executor, &holds).into_future();
-    while holds.runs() < 2 {
-        assert!(poll_once(&mut holding).await.is_pending());
-        tokio::task::yield_now().await;
-    }
+    let holds = touches_at(&gate, id);
+    let (_, mut holding) = holding(db, &executor, id, &holds).await;
+    let before = small(db, id).await;
     let look = Look(AtomicU32::new(0));
     tokio::select! {
         _ = &mut holding => panic!("the gate is closed"),
@@ -193,13 +211,11 @@ async fn an_action_that_only_reads_a_hot_row_does_not_wait(db: &TestDatabase) {
     holding.await.unwrap();
 }
 
-async fn a_read_in_a_task_of_its_own_goes_on_when_its_attempt_is_given_up(db: &TestDatabase) {
-    let (executor, id) = (db.executor().await, a_thing(db).await.id);
-    heat(db, &executor, id).await;
-    let finished = Arc::new(AtomicU32::new(0));
-    let counted = finished.clone();
-    let spawning = act(move |ctx| {
-        let (things, finished) = (ctx.repository::<Thing>(), counted.clone());
+/// Like [`touch`], but reads in a task of its own. Counts the reads that ended.
+fn touch_from_a_task(finished: &Arc<AtomicU32>, id: Id<Thing>) -> Act<Stored<Thing>> {
+    let finished = finished.clone();
+    act(move |ctx| {
+        let (things, finished) = (ctx.repository::<Thing>(), finished.clone());
         async move {
             let reading = tokio::spawn(async move {
                 let thing = things.get(id).await.unwrap();
@@ -212,9 +228,24 @@ async fn a_read_in_a_task_of_its_own_goes_on_when_its_attempt_is_given_up(db: &T
             })))
         }
         .boxed()
-    });
-    call(&executor, &spawning).await.unwrap();
-    assert_eq!(spawning.runs(), 2);
+    })
+}
+
+async fn a_read_in_a_task_of_its_own_goes_on_when_its_attempt_is_given_up(db: &TestDatabase) {
+    let (executor, id) = (db.executor().await, a_thing(db).await.id);
+    let (mut finished, mut runs) = (Arc::new(AtomicU32::new(0)), 0);
+    for _ in 0..ROUNDS {
+        heat(db, &executor, id).await;
+        finished = Arc::default();
+        let spawning = touch_from_a_task(&finished, id);
+        call(&executor, &spawning).await.unwrap();
+        runs = spawning.runs();
+        // On a busy machine the row may cool before the call reads it.
+        if !executor.hot_keys().is_empty() {
+            break;
+        }
+    }
+    assert_eq!(runs, 2);
     let both = async {
         while finished.load(Ordering::SeqCst) < 2 {
             tokio::task::yield_now().await;
@@ -225,17 +256,15 @@ async fn a_read_in_a_task_of_its_own_goes_on_when_its_attempt_is_given_up(db: &T
 
 async fn a_dropped_call_leaves_the_queue_of_its_row(db: &TestDatabase) {
     let (executor, id) = (db.executor().await, a_thing(db).await.id);
-    heat(db, &executor, id).await;
-    let before = small(db, id).await;
     let gate = Gate::closed();
-    let acts = [touch_at(&gate, id), touch(id), touch(id), touch(id)];
-    let mut calls: Vec<_> = acts.iter().map(|act| call(&executor, act).into_future()).collect();
-    while acts[0].runs() < 2 {
-        assert!(poll_once(&mut calls[0]).await.is_pending());
-        tokio::task::yield_now().await;
-    }
-    for waiting in &mut calls[1..] {
-        assert!(poll_once(waiting).await.is_pending());
+    let (holds, waits) = (touches_at(&gate, id), [touch(id), touch(id), touch(id)]);
+    let (_, holding) = holding(db, &executor, id, &holds).await;
+    let before = small(db, id).await;
+    let mut calls = vec![holding];
+    for act in &waits {
+        let mut waiting = call(&executor, act).into_future();
+        assert!(poll_once(&mut waiting).await.is_pending());
+        calls.push(waiting);
     }
     drop(calls.remove(2));
     gate.open();

@@ -13,8 +13,10 @@ use futures_util::future::join_all;
 use support::things::{Thing, quiet, thing};
 use support::{TestDatabase, until};
 
-use crate::acts::{Gate, Groups, a_thing, act, enqueued, event_versions, hold, in_queue, touch};
-use crate::acts::{poll_once, together, touch_after_reading};
+use crate::acts::{
+    Gate, Groups, Refused, a_thing, act, enqueued, event_versions, hold, in_queue, poll_once,
+    together, touch, touch_after_reading,
+};
 
 on_every_database! {
     a_pessimistic_call_excludes_others_and_is_fenced_by_its_lease,
@@ -221,11 +223,32 @@ async fn a_lease_that_ended_fails_only_the_call_that_held_it_for_too_long(db: &T
     assert_eq!(event_versions(db, id).await, (2..12).collect::<Vec<i64>>());
 }
 
-/// The first call joins its group in time; a later one keeps the group until the lease has ended.
 async fn the_members_of_a_group_whose_lease_ended_run_again_under_another_one(db: &TestDatabase) {
     let id = a_thing(db).await.id;
     let locks = locks();
     let executor = executor_with(db, &locks).await;
+    let mut last = None;
+    for _ in 0..5 {
+        let before = db.things().get(id).await.unwrap().version();
+        let answers = group_whose_lease_ends(&executor, &locks, id).await;
+        let mut errors = answers.iter().flat_map(|answer| answer.as_ref().err());
+        // A busy machine may take longer than the other lease, too.
+        if errors.all(|error| error.kind() != ErrorKind::FenceLost) {
+            let mut versions = answers.map(|answer| answer.unwrap().version());
+            versions.sort_unstable();
+            return assert_eq!(versions, [before + 1, before + 2, before + 3]);
+        }
+        last = Some(answers);
+    }
+    panic!("in every round a member lost its lease: {last:?}");
+}
+
+/// The first call joins its group in time; a later one keeps the group until the lease has ended.
+async fn group_whose_lease_ends(
+    executor: &ActionExecutor,
+    locks: &LockProvider,
+    id: Id<Thing>,
+) -> [Result<Stored<Thing>, ExecuteError<Refused>>; 3] {
     let start = Gate::closed();
     let (holds, first) = (hold(&start), touch(id));
     let (read, gate) = (Gate::closed(), Gate::closed());
@@ -234,7 +257,7 @@ async fn the_members_of_a_group_whose_lease_ended_run_again_under_another_one(db
     let slow = act(move |ctx| {
         let (read, gate) = (has_read.clone(), may_go_on.clone());
         async move {
-            let thing = ctx.get(id).await.unwrap();
+            let thing = ctx.get(id).await?;
             read.open();
             gate.pass().await;
             Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1)))
@@ -243,21 +266,19 @@ async fn the_members_of_a_group_whose_lease_ended_run_again_under_another_one(db
     });
     let last = touch(id);
     let leased = together().under_lease(Pessimistic::default().hold(Duration::from_secs(3)));
-    let holding = enqueued(in_queue(&executor, &holds)).await;
-    let first = enqueued(in_queue(&executor, &first).contention(leased)).await;
-    let slow = enqueued(in_queue(&executor, &slow).contention(leased)).await;
-    let last = enqueued(in_queue(&executor, &last).contention(leased)).await;
+    let holding = enqueued(in_queue(executor, &holds)).await;
+    let first = enqueued(in_queue(executor, &first).contention(leased)).await;
+    let slow = enqueued(in_queue(executor, &slow).contention(leased)).await;
+    let last = enqueued(in_queue(executor, &last).contention(leased)).await;
     start.open();
     let held_too_long = async {
         read.pass().await;
-        lease_ends(&locks).await;
+        lease_ends(locks).await;
         gate.open();
     };
     let (held, first, slow, last, ()) = tokio::join!(holding, first, slow, last, held_too_long);
     held.unwrap();
-    let mut versions = [first.unwrap(), slow.unwrap(), last.unwrap()].map(|thing| thing.version());
-    versions.sort_unstable();
-    assert_eq!(versions, [2, 3, 4]);
+    [first, slow, last]
 }
 
 async fn no_time_of_a_strategy_is_too_long(db: &TestDatabase) {

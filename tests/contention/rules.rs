@@ -13,7 +13,7 @@ use ekbatan::repository::Repository;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use serde::{Deserialize, Serialize};
-use support::{Dialect, Domain, Recorder, TestDatabase, until};
+use support::{Dialect, Domain, Recorder, TestDatabase, connected, until};
 
 use crate::acts::{Act, Call, Gate, Nothing, Refused, act, enqueued, hold, in_queue, poll_once};
 
@@ -185,7 +185,7 @@ fn change(
     act(move |ctx| {
         let change = change.clone();
         async move {
-            let account = ctx.get(id).await.unwrap();
+            let account = ctx.get(id).await?;
             Ok(ctx.plan().update(account.apply(|account| change(account))))
         }
         .boxed()
@@ -501,12 +501,18 @@ mod of_the_server {
     async fn a_group_waits_for_a_locked_row_once(db: &TestDatabase) {
         let id = an_account(db, 0, None).await;
         let config = db.config().statement_timeout(Duration::from_millis(500));
-        let databases = Databases::connect(&config.into()).await.unwrap();
-        let executor = ACCOUNTS.executor_on(&databases).await;
+        let databases = connected(&config.into()).await;
+        // On a slow machine a read may take longer than the timeout.
+        let mut executor = None;
+        until("the executor is built", async || {
+            executor = (ACCOUNTS.executor)(&databases).build().await.ok();
+            executor.is_some()
+        })
+        .await;
+        let executor = executor.unwrap();
         let mut holder = db.connect().await;
         holder.execute("BEGIN").await;
         holder.execute(&format!("SELECT 1 FROM accounts WHERE id = '{id}' FOR UPDATE")).await;
-        // On a slow machine a read may take longer than the timeout.
         until("all calls of the group are busy at once", async || {
             let acts = [book(id, 1), book(id, 1)];
             let answers = in_a_group(&executor, &acts).await;

@@ -85,7 +85,7 @@ async fn transfers_to_one_wallet_meet_in_its_queue(db: &TestDatabase) {
     // slow machine.
     while groups.sizes().iter().all(|members| *members < 2) {
         rounds += 1;
-        assert!(began.elapsed() < Duration::from_secs(100), "no calls met in {rounds} rounds");
+        assert!(began.elapsed() < Duration::from_secs(600), "no calls met in {rounds} rounds");
         let calls = sources.iter().map(|from| {
             executor.execute(&Transfer, Between { from: *from, to: *to }).into_future()
         });
@@ -139,7 +139,7 @@ async fn nothing_is_lost(db: &TestDatabase, contention: impl Into<Contention>) {
             }
         });
     }
-    let all = tokio::time::timeout(Duration::from_secs(80), tasks.join_all()).await;
+    let all = tokio::time::timeout(Duration::from_secs(600), tasks.join_all()).await;
     all.expect("two calls wait for each other");
     let stored = db.databases.repository::<Wallet>().find_all().await.unwrap();
     let sum: Decimal = stored.iter().map(|wallet| wallet.balance).sum();

@@ -175,6 +175,9 @@ async fn what_is_committed_during_a_pause_has_no_owner(scene: &Scene) {
     let node = scene.node().handler(Ledger::posting()).start().await.unwrap();
     let wallet = scene.open_wallet().await;
     scene.until_handled("ledger.post").await;
+    until("the node knows", async || node.handlers()[0].handled > 0).await;
+    // A busy machine may have released and claimed the first one once more.
+    let (before, _) = deleted.count("ledger.post").await;
     assert!(node.pause("ledger.post"));
     scene.deposit(wallet, 3).await;
     let other = scene.open_wallet().await;
@@ -182,7 +185,8 @@ async fn what_is_committed_during_a_pause_has_no_owner(scene: &Scene) {
     scene.until_handled("ledger.post").await;
     assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4]);
     assert_eq!(scene.posted(other).await, [1]);
-    assert_eq!(deleted.count("ledger.post").await, (1, 5), "only the first one had an owner");
+    let none_more = (before, 5);
+    assert_eq!(deleted.count("ledger.post").await, none_more, "only the first one had an owner");
 }
 
 async fn what_is_committed_during_a_drain_has_no_owner_when_it_ends(scene: &Scene) {

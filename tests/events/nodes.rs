@@ -80,11 +80,10 @@ async fn a_drain_does_not_wait_for_a_handler_that_blocks_its_thread() {
     let (gate, closed) = ThreadGate::closed();
     let blocking = Ledger::new(move |_, _| closed.clone().block().map(Ok).boxed());
     let endless = Mail::new(|_, _| std::future::pending().boxed());
-    let (posting, mailing) = (blocking.seen(), endless.seen());
+    let mailing = endless.seen();
     let node = scene.node().handler(blocking).handler(endless).start().await.unwrap();
     let wallet = scene.open_wallet().await;
-    until("both run", async || posting.lock().unwrap().len() + mailing.lock().unwrap().len() == 2)
-        .await;
+    until("both run", async || gate.is_reached() && !mailing.lock().unwrap().is_empty()).await;
     let drained = tokio::time::timeout(Duration::from_secs(60), node.drain(Duration::ZERO)).await;
     assert_eq!(drained.expect("the drain ends").cancelled, 1);
     let new = format!("FROM {} WHERE state = 'NEW'", scene.scratch.eventlog("deliveries"));
@@ -211,25 +210,47 @@ async fn note_takeovers(scene: &Scene) {
 /// The time is counted in renewals of the node that takes over: five are a lease.
 async fn a_silent_node_is_taken_over_after_its_lease_and_a_fifth(scene: &Scene) {
     note_takeovers(scene).await;
+    let mut late = Vec::new();
+    // A look at the other nodes that takes longer than half a lease is given up, and the next one may be too
+    // late. So it need not be in time each time, but is never too early.
+    for _ in 0..5 {
+        let renewals = take_over(scene).await;
+        if renewals <= 7 {
+            return;
+        }
+        late.push(renewals);
+    }
+    panic!("it is too late each time: {late:?}");
+}
+
+/// Lets a node take over from a silent one. Returns the version of its row then, which is 1 before its first
+/// renewal.
+async fn take_over(scene: &Scene) -> i64 {
     let closed = Arc::new(Semaphore::new(0));
     let ledger = stuck(&closed);
     let seen = ledger.seen();
-    let dying = scene.node().handler(ledger).start().await.unwrap();
+    let dying = node(&scene.open_again().await).handler(ledger).start().await.unwrap();
     let wallet = scene.open_wallet().await;
     until("the event is being handled", async || !seen.lock().unwrap().is_empty()).await;
     drop(dying);
     let lease = Duration::from_secs(1);
     let survivor = node(&scene.open_again().await).name("survivor").lease(lease);
     let started = Instant::now();
-    let _survivor = survivor.handler(Ledger::posting()).start().await.unwrap();
-    scene.until_posted(1).await;
+    let survivor = survivor.handler(Ledger::posting()).start().await.unwrap();
+    until("the event is posted", async || !scene.posted(wallet).await.is_empty()).await;
     assert!(started.elapsed() >= lease, "{:?}", started.elapsed());
     assert_eq!(scene.posted(wallet).await, [1]);
-    let renewals = scene.scratch.select(&["renewals"], "FROM takeovers").await;
-    let renewals: Vec<i64> =
-        renewals.iter().map(|row| row[0].as_deref().unwrap().parse().unwrap()).collect();
-    // The first version is not renewed, and the first look comes after the first renewal.
-    assert!(renewals.len() == 1 && (3..=7).contains(&renewals[0]), "{renewals:?}");
+    let takeovers = scene.scratch.select(&["renewals"], "FROM takeovers").await;
+    assert_eq!(takeovers.len(), 1, "{takeovers:?}");
+    let renewals = takeovers[0][0].as_deref().unwrap().parse().unwrap();
+    // The first look comes after the first renewal.
+    assert!(renewals >= 3, "{renewals}");
+    survivor.drain(Duration::from_secs(60)).await;
+    // Also the row of the survivor, if it had no time to delete it.
+    for table in [&scene.scratch.eventlog("nodes"), "takeovers"] {
+        scene.scratch.execute(&format!("DELETE FROM {table}")).await;
+    }
+    renewals
 }
 
 async fn a_look_claims_no_more_than_there_is_room_for(scene: &Scene) {

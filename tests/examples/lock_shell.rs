@@ -41,8 +41,10 @@ impl Shell {
     }
 }
 
+/// The term is longer than a busy machine holds up a renewal, and not much longer: a holder hears of a forced
+/// release when it renews its lease, after a third of the term.
 fn shell(arguments: &[&str]) -> Program {
-    arguments.iter().fold(Program::named("lock_shell"), Program::arg)
+    Program::named("lock_shell").args(&["--term", "15"]).args(arguments)
 }
 
 fn play(server: &[&str]) {

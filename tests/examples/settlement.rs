@@ -129,7 +129,9 @@ async fn settlement_goes_on_after_kills_on_postgres_and_nats() {
 #[test]
 fn settlement_shows_a_page_and_refuses_what_is_no_order() {
     let file = TempSqlite::new().unwrap();
-    let running = Running::start(settlement(&file.url()).args(&["--banks", "2"]));
+    // No cutoff comes, which would open further windows.
+    let cutoffs = ["--cutoffs", "cron 0 0 1 1 * in UTC"];
+    let running = Running::start(settlement(&file.url()).args(&["--banks", "2"]).args(&cutoffs));
     let page = running.get("/");
     assert!(page.contains("<title>Settlement</title>"), "{page}");
     // It loads nothing from elsewhere.

@@ -202,14 +202,15 @@ async fn a_commit_that_has_found_the_row_as_it_was_is_waited_for(dialect: Dialec
     let orders = Orders::new(dialect).await;
     let gate = orders.add(1).await[0].id;
     let adding = Adding { gate, order: Id::new() };
+    // The commit waits for its row only for a while, in which a busy machine may not connect.
+    let closer = orders.open_again().await;
+    let mut observer = Observer::connect(&orders.scratch.url).await;
     let mut other = begin(&orders).await;
     let same = format!("INSERT INTO orders VALUES ('{}', 0, 'OPEN', 1)", adding.order);
     other.execute(&same).await;
     let added = orders.executor.execute(&AddWhileOpen, adding);
     let change = async {
-        let mut observer = Observer::connect(&orders.scratch.url).await;
         let by = bounded("the commit waits", observer.wait_for_blocked()).await;
-        let closer = orders.open_again().await;
         close(&closer, gate).await;
         assert_held(&closer, &format!("session {by} ")).await;
         other.execute("ROLLBACK").await;

@@ -58,7 +58,7 @@ async fn dropped_calls_commit_completely_or_not_at_all(dialect: Dialect) {
     }
     let committed = calls.iter().filter(|call| call.outcome == Outcome::Committed).count();
     ledger.assert_sound(committed).await;
-    ledger.assert_nothing_held();
+    ledger.nothing_is_held().await;
     ledger.deposit(ids[0]).await.expect("the lanes still commit");
     dropped_at.assert_every_stage_was_met(calls.len() - committed, committed);
 }

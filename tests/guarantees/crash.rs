@@ -37,10 +37,10 @@ struct Round {
 async fn a_killed_server_neither_loses_nor_repeats_a_commit_on_postgres() {
     let server = PostgresServer::builder().durable().start().await.unwrap();
     let url = server.create_database().await.unwrap();
+    let wallets = Arc::new(Ledger::open(&url).await.open_wallets(8).await);
     // The default would prolong the outage of the first round.
     let config = ScratchDatabase::config_of(&url).connection_timeout(Duration::from_secs(5));
-    let ledger = Arc::new(Ledger::with_config(config).await);
-    let wallets = Arc::new(ledger.open_wallets(8).await);
+    let ledger = Arc::new(Ledger::impatient(config).await);
     let mut answers: Vec<(ActionId, Answer)> = Vec::new();
     let rounds = rounds(6, 40);
     for round in 0..rounds {

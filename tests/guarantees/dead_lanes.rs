@@ -1,20 +1,19 @@
 //! Lanes that die with their runtime while their commits are on the way.
 
-use std::future::IntoFuture;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::action::Outcome;
 use ekbatan::prelude::*;
-use support::wallet::{Deposit, DepositMoney};
 use support::{Dialect, PlainConnection, ScratchDatabase};
 use tokio::runtime::Builder;
 use tokio::sync::oneshot;
 
 use crate::bounded;
+use crate::lanes::{LOSING_ROUNDS, lose_commit};
 use crate::ledger::{Ledger, proxied};
-use crate::other_sessions::{Gate, Observer, lock_wallet};
+use crate::other_sessions::{Observer, lock_wallet};
 use crate::runtimes::{connected_elsewhere, end};
 
 on_every_database! {
@@ -59,20 +58,9 @@ async fn an_outcome_is_asked_on_after_the_runtime_has_ended(dialect: Dialect) {
     let config = ScratchDatabase::config_of(&through)
         .commit_timeout(Duration::from_secs(1))
         .settle_timeout(Duration::from_millis(300));
-    let (runtime, ledger, ids) = connected_elsewhere(config, 1).await;
-    let mut observer = Observer::connect(&scratch.url).await;
-    let gate = Gate::closed(&scratch.url, ids[0]).await;
-    let deposit = Deposit { wallet: ids[0], amount: Decimal::ONE };
-    let call = ledger.executor.execute(&DepositMoney, deposit);
-    let action = call.action_id();
-    let refusing = async {
-        observer.wait_for_blocked().await;
-        // The lane gives its session up after the timeout, and cannot open another one.
-        proxy.refuse();
-    };
-    let both = async { tokio::join!(call.into_future(), refusing) };
-    let (answer, ()) = bounded("an unknown commit", both).await;
-    assert!(matches!(answer, Err(ExecuteError::CommitUnknown { .. })), "{answer:?}");
+    let ids = Ledger::open(&scratch.url).await.open_wallets(LOSING_ROUNDS).await;
+    let (runtime, ledger, _) = connected_elsewhere(config, 0).await;
+    let (action, gate) = lose_commit(&ledger, &scratch.url, &proxy, &ids).await;
     end(runtime).await;
     let early = tokio::time::timeout(Duration::from_secs(1), ledger.executor.outcome(action)).await;
     assert!(early.is_err(), "the commit may still happen: {early:?}");

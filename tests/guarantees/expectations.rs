@@ -225,8 +225,8 @@ fn order(id: Id<Order>) -> New<Order> {
     New::new(Order { id, total: 0, state: OrderState::Open }, ())
 }
 
-/// Runs `during` while a commit that expects an order stands still: it waits for a session that is
-/// adding the same order.
+/// Runs `during`, as another process, while a commit that expects an order stands still: it waits
+/// for a session that is adding the same order.
 async fn during_a_commit(
     dialect: Dialect,
     expect: fn(&mut ActionPlan, &Stored<Order>),
@@ -234,6 +234,9 @@ async fn during_a_commit(
 ) {
     let orders = Orders::new(dialect).await;
     let read = orders.add(1).await.remove(0);
+    // The commit waits for its row only for a while, in which a busy machine may not connect.
+    let others = orders.open_again().await;
+    let mut observer = Observer::connect(&orders.scratch.url).await;
     let (mut other, mut look) =
         (orders.scratch.connect().await, PlainConnection::connect(&orders.scratch.url).await);
     let id = Id::new();
@@ -248,9 +251,8 @@ async fn during_a_commit(
         answer.await.unwrap();
     };
     let look = async {
-        let mut observer = Observer::connect(&orders.scratch.url).await;
         bounded("the commit waits", observer.wait_for_blocked()).await;
-        during(&orders, &read, &mut look).await;
+        during(&others, &read, &mut look).await;
         other.execute("ROLLBACK").await;
     };
     tokio::join!(committing, look);
@@ -268,8 +270,7 @@ async fn an_expected_row_is_locked_until_the_commit_ends(dialect: Dialect) {
 async fn a_row_that_is_expected_without_a_lock_may_change_while_the_commit_goes_on(
     dialect: Dialect,
 ) {
-    let during = async |orders: &Orders, read: &Stored<Order>, _: &mut PlainConnection| {
-        let others = orders.open_again().await;
+    let during = async |others: &Orders, read: &Stored<Order>, _: &mut PlainConnection| {
         others.databases.repository().update(raise(read)).await.unwrap();
     };
     during_a_commit(dialect, |plan, read| plan.expect_unlocked(read), during).await;

@@ -5,14 +5,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use ekbatan::db::{DbErrorKind, Route};
+use ekbatan::db::DbErrorKind;
 use ekbatan::prelude::*;
 use ekbatan::repository::ReadError;
 use ekbatan_testkit::drop_at_poll;
 use futures_util::future::{join_all, poll_immediate};
 use support::soak::rounds;
 use support::wallet::Wallet;
-use support::{Dialect, ScratchDatabase, until};
+use support::{Dialect, ScratchDatabase};
 use tokio::runtime::{Builder, Runtime};
 use tokio::task::{JoinSet, spawn_blocking};
 
@@ -130,10 +130,7 @@ async fn dropped_readers_harm_nobody(dialect: Dialect) {
         });
     }
     bounded("all readers", tasks.join_all()).await;
-    until("every connection is back", async || {
-        ledger.databases.pool_status(Route::Primary).holders.is_empty()
-    })
-    .await;
+    ledger.nothing_is_held().await;
 }
 
 async fn readers_that_are_not_polled_delay_nobody(dialect: Dialect) {

@@ -60,7 +60,7 @@ async fn messages_whose_callers_leave_have_one_effect(dialect: Dialect) {
     }
     tasks.join_all().await;
     ledger.assert_sound(10 * messages).await;
-    ledger.assert_nothing_held();
+    ledger.nothing_is_held().await;
 }
 
 /// Half of the callers are behind a line that is cut again and again, the others are not.

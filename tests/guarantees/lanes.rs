@@ -1,12 +1,15 @@
 //! Lanes whose connections break while they are idle or during a commit, and rows that another
 //! session has locked.
 
+use std::convert::Infallible;
 use std::future::IntoFuture;
 use std::time::Duration;
 
 use ekbatan::action::{ErrorKind, Outcome, RetryPolicy};
+use ekbatan::db::ActionId;
 use ekbatan::prelude::*;
-use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet};
+use ekbatan_testkit::Proxy;
+use support::wallet::{Deposit, DepositMoney, Wallet};
 use support::{Dialect, InterruptedDeposit, PlainConnection, ScratchDatabase, until};
 
 use crate::bounded;
@@ -135,21 +138,11 @@ async fn an_outcome_waits_while_the_commit_may_still_happen(dialect: Dialect) {
     let config = ScratchDatabase::config_of(&through)
         .commit_timeout(Duration::from_secs(1))
         .settle_timeout(Duration::from_millis(300));
+    let ids = Ledger::open(&scratch.url).await.open_wallets(LOSING_ROUNDS).await;
     let ledger = Ledger::with_config(config).await;
-    let id = ledger.open_wallets(1).await[0];
-    let mut observer = Observer::connect(&scratch.url).await;
-    let gate = Gate::closed(&scratch.url, id).await;
-    let call = ledger.executor.execute(&DepositMoney, Deposit { wallet: id, amount: Decimal::ONE });
-    let action = call.action_id();
-    let refusing = async {
-        observer.wait_for_blocked().await;
-        proxy.refuse();
-    };
-    let both = async { tokio::join!(call.into_future(), refusing) };
-    let (answer, ()) = bounded("an unknown commit", both).await;
-    assert_eq!(answer.unwrap_err().kind(), ErrorKind::CommitUnknown);
+    let (action, gate) = lose_commit(&ledger, &scratch.url, &proxy, &ids).await;
     // The line of the reads is not silent, so an answer would come at once.
-    ledger.databases.repository::<Wallet>().get(id).await.unwrap();
+    ledger.databases.repository::<Wallet>().get(ids[0]).await.unwrap();
     let asking = ledger.executor.outcome(action);
     let early = tokio::time::timeout(Duration::from_secs(2), asking).await;
     assert!(early.is_err(), "the commit may still happen: {early:?}");
@@ -160,18 +153,75 @@ async fn an_outcome_waits_while_the_commit_may_still_happen(dialect: Dialect) {
     ledger.assert_sound(usize::from(outcome == Outcome::Committed)).await;
 }
 
+/// The number of wallets that [`lose_commit`] needs.
+pub const LOSING_ROUNDS: usize = 5;
+
+/// Leaves a commit behind a closed gate, where it may still happen: the lane gives up its session,
+/// and cannot open another one to ask. Every round takes another wallet.
+pub async fn lose_commit(
+    ledger: &Ledger,
+    url: &str,
+    proxy: &Proxy,
+    wallets: &[Id<Wallet>],
+) -> (ActionId, Gate) {
+    for wallet in wallets {
+        let gate = Gate::closed(url, *wallet).await;
+        let mut observer = Observer::connect(url).await;
+        let deposit = Deposit { wallet: *wallet, amount: Decimal::ONE };
+        let call = ledger.executor.execute(&DepositMoney, deposit);
+        let action = call.action_id();
+        let mut is_refusing = false;
+        let refusing = async {
+            observer.wait_for_blocked().await;
+            proxy.refuse();
+            is_refusing = true;
+            std::future::pending::<Infallible>().await
+        };
+        let answer = async {
+            tokio::select! {
+                answer = call.into_future() => answer,
+                never = refusing => match never {},
+            }
+        };
+        let error = bounded("a lost commit", answer).await.unwrap_err();
+        match error.kind() {
+            ErrorKind::CommitUnknown if is_refusing => return (action, gate),
+            // On a busy machine the lane may have asked or tried again before it was refused.
+            ErrorKind::CommitUnknown | ErrorKind::Unavailable => {}
+            _ => panic!("{error}"),
+        }
+        proxy.restore();
+        let outcome = bounded("the outcome", ledger.executor.outcome(action)).await.unwrap();
+        assert_eq!(outcome, Outcome::NotCommitted, "the gate is closed");
+        gate.open().await;
+    }
+    panic!("in no round were connections refused before the lane gave up its session");
+}
+
 /// Another session locks the rows in the opposite order, and the server aborts the commit.
 async fn a_deadlock_has_its_own_kind_and_is_retried_by_policy(dialect: Dialect) {
     let ledger = Ledger::new(dialect).await;
-    let ids = ledger.open_wallets(2).await;
+    let mut ids = ledger.open_wallets(3).await;
+    // The order in which a commit locks them.
+    ids.sort_by_key(|id| id.uuid());
     let mut observer = Observer::connect(ledger.url()).await;
+    let mut holder = PlainConnection::connect(ledger.url()).await;
     for (policy, succeeds) in [(RetryPolicy::none(), false), (RetryPolicy::default(), true)] {
         let mut other = PlainConnection::connect(ledger.url()).await;
         make_deadlock_winner(dialect, &mut other).await;
-        lock_wallet(&mut other, ids[1]).await;
+        lock_wallet(&mut other, ids[2]).await;
+        holder.execute("BEGIN").await;
+        lock_wallet(&mut holder, ids[1]).await;
         let crossing = async {
+            // The commit has locked the first row, and waits for the second.
             observer.wait_for_blocked().await;
-            lock_wallet(&mut other, ids[0]).await;
+            // PostgreSQL looks for a deadlock once in each wait. So the commit begins to wait for
+            // the third row when the circle is complete.
+            let closing = async {
+                bounded("both wait", observer.wait_for_two_blocked()).await;
+                holder.execute("COMMIT").await;
+            };
+            tokio::join!(lock_wallet(&mut other, ids[0]), closing);
             other.execute("COMMIT").await;
         };
         let params = Rotation { wallets: ids.clone() };
@@ -204,9 +254,10 @@ async fn make_deadlock_winner(dialect: Dialect, connection: &mut PlainConnection
 /// wait with it.
 async fn a_locked_row_makes_only_its_own_commit_busy(dialect: Dialect) {
     let url = ScratchDatabase::create(dialect).await.url;
+    let ids = Ledger::open(&url).await.open_wallets(3).await;
     let config = ScratchDatabase::config_of(&url).lanes(1);
-    let ledger = Ledger::with_config(config.connection_timeout(Duration::from_secs(2))).await;
-    let ids = ledger.open_wallets(3).await;
+    let ledger = Ledger::impatient(config.connection_timeout(Duration::from_secs(2))).await;
+    ledger.open_wallet_patiently().await;
     let mut holder = PlainConnection::connect(&url).await;
     holder.execute("BEGIN").await;
     lock_wallet(&mut holder, ids[0]).await;
@@ -223,18 +274,15 @@ async fn a_locked_row_makes_only_its_own_commit_busy(dialect: Dialect) {
 async fn a_commit_on_a_stalled_connection_is_settled_when_it_resumes(dialect: Dialect) {
     let url = ScratchDatabase::create(dialect).await.url;
     let (through, proxy) = proxied(&url).await;
+    Ledger::open(&url).await;
+    // A second lane would have no connection yet, and could not send the commit.
     let config = ScratchDatabase::config_of(&through)
+        .lanes(1)
         .commit_timeout(Duration::from_millis(200))
         .settle_timeout(Duration::from_millis(300))
         .connection_timeout(Duration::from_secs(2));
-    let ledger = Ledger::with_config(config).await;
-    // Opens the connection of the lane. On a slow machine a commit may exceed the short timeouts.
-    let id = loop {
-        let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
-        if let Ok(wallet) = ledger.executor.execute(&OpenWallet, opening).await {
-            break wallet.id;
-        }
-    };
+    let ledger = Ledger::impatient(config).await;
+    let id = ledger.open_wallet_patiently().await;
     let deposit = Deposit { wallet: id, amount: Decimal::ONE };
     let stalling = InterruptedDeposit(|_| async { proxy.stall() });
     let call = ledger.executor.execute(&stalling, deposit);

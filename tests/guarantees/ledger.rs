@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
+use ekbatan::action::{ActionExecutorBuilder, Budget, ErrorKind, RetryPolicy};
 use ekbatan::config::DataSourceConfig;
 use ekbatan::db::Route;
 use ekbatan::prelude::*;
@@ -11,7 +11,7 @@ use ekbatan_testkit::Proxy;
 use support::wallet::{
     Deposit, DepositMoney, OpenWallet, Opening, Wallet, WalletError, migrations,
 };
-use support::{Dialect, ScratchDatabase};
+use support::{Dialect, ScratchDatabase, connected, until};
 
 /// A migrated database with an executor that retries stale rows until it commits.
 pub struct Ledger {
@@ -48,13 +48,21 @@ impl Ledger {
     async fn on(scratch: ScratchDatabase, config: DataSourceConfig) -> Self {
         let databases = Databases::connect(&config.into()).await.unwrap();
         databases.migrate(&migrations()).await.unwrap();
-        let executor = ActionExecutor::builder(&databases, "tests")
-            .model::<Wallet>()
-            .retry(retry_stale_rows())
-            .build()
-            .await
-            .unwrap();
+        let executor = executor_builder(&databases).build().await.unwrap();
         Self { databases, executor, scratch }
+    }
+
+    /// On a migrated database, with timeouts that a busy machine may exceed while it connects.
+    pub async fn impatient(config: DataSourceConfig) -> Self {
+        let scratch = ScratchDatabase::at(&config.url);
+        let databases = connected(&config.into()).await;
+        let mut executor = None;
+        until("the executor is built", async || {
+            executor = executor_builder(&databases).build().await.ok();
+            executor.is_some()
+        })
+        .await;
+        Self { databases, executor: executor.unwrap(), scratch }
     }
 
     /// Opens the same database a second time, as another process would: with its own pools and
@@ -79,6 +87,19 @@ impl Ledger {
             ids.push(self.executor.execute(&OpenWallet, opening).await.unwrap().id);
         }
         ids
+    }
+
+    /// Opens a wallet, and with it the connection of a lane. On a busy machine a commit may exceed
+    /// short timeouts.
+    pub async fn open_wallet_patiently(&self) -> Id<Wallet> {
+        let mut opened = None;
+        until("a wallet is opened", async || {
+            let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
+            opened = self.executor.execute(&OpenWallet, opening).await.ok();
+            opened.is_some()
+        })
+        .await;
+        opened.unwrap().id
     }
 
     pub async fn deposit(
@@ -124,6 +145,20 @@ impl Ledger {
         assert_eq!(status.holders, [], "connections are still held");
         assert_eq!(status.idle, status.size, "connections are missing from the pool");
     }
+
+    /// Waits until every connection is back in the pool: a read whose callers have gone may still
+    /// run in a task of its own.
+    pub async fn nothing_is_held(&self) {
+        until("every connection is back", async || {
+            let status = self.databases.pool_status(Route::Primary);
+            status.holders.is_empty() && status.idle == status.size
+        })
+        .await;
+    }
+}
+
+fn executor_builder(databases: &Databases) -> ActionExecutorBuilder {
+    ActionExecutor::builder(databases, "tests").model::<Wallet>().retry(retry_stale_rows())
 }
 
 /// Retries stale rows until the commit succeeds, for tests that are not about conflicts.

@@ -4,7 +4,6 @@
 use std::future::poll_fn;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 use ekbatan::prelude::*;
 use support::wallet::Wallet;
@@ -124,11 +123,9 @@ async fn updates_of_parents_and_new_children_do_not_deadlock(dialect: Dialect) {
 }
 
 async fn an_uncommitted_child_does_not_block_an_update(dialect: Dialect) {
-    let url = ScratchDatabase::create(dialect).await.url;
-    let config = ScratchDatabase::config_of(&url).connection_timeout(Duration::from_secs(2));
-    let orders = Orders::with_config(config).await;
+    let orders = Orders::new(dialect).await;
     let ids: Vec<Id<Order>> = orders.add(2).await.iter().map(|order| order.id).collect();
-    let mut other = PlainConnection::connect(&url).await;
+    let mut other = orders.scratch.connect().await;
     let line = Uuid::now_v7();
     other
         .execute(&format!(

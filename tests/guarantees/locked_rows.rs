@@ -12,7 +12,7 @@ use tokio::sync::mpsc;
 
 use crate::bounded;
 use crate::ledger::Ledger;
-use crate::other_sessions::{Observer, lock_wallet};
+use crate::other_sessions::{Gate, Observer, lock_wallet};
 use crate::waiting::{filled, insist};
 
 on_every_database! {
@@ -124,9 +124,8 @@ async fn locked_rows_wait_apart(
     let ledger = Arc::new(Ledger::with_config(config).await);
     let ids = ledger.open_wallets(1 + LOCKED + FREE).await;
     let mut observer = Observer::connect(&scratch.url).await;
-    let mut first_holder = PlainConnection::connect(&scratch.url).await;
-    first_holder.execute("BEGIN").await;
-    lock_wallet(&mut first_holder, ids[0]).await;
+    // No lock timeout ends this commit, however long the others take to arrive.
+    let gate = Gate::closed(&scratch.url, ids[0]).await;
     let mut holder = PlainConnection::connect(&scratch.url).await;
     holder.execute("BEGIN").await;
     for id in &ids[1..=LOCKED] {
@@ -151,7 +150,7 @@ async fn locked_rows_wait_apart(
         call.deadline(Duration::from_millis(100)).await
     };
     bounded("all commits wait", filled(one_more)).await;
-    first_holder.execute("COMMIT").await;
+    gate.open().await;
     bounded("the first commit", busy).await.unwrap().unwrap();
     for _ in 0..FREE {
         let (locked, answer) = bounded("a commit of a free row", answered.recv()).await.unwrap();

@@ -1,8 +1,10 @@
 //! What a test does to the sessions of the framework from a session of its own.
 
+use std::collections::HashSet;
 use std::time::Duration;
 
 use ekbatan::prelude::*;
+use sqlx::Row as _;
 use support::PlainConnection;
 use support::wallet::Wallet;
 
@@ -55,6 +57,12 @@ impl Gate {
     }
 }
 
+/// The session of a transaction in the status of InnoDB.
+fn session_of(transaction: &str) -> Option<String> {
+    let (_, session) = transaction.split_once("thread id ")?;
+    Some(session.split(',').next()?.trim().to_owned())
+}
+
 /// A session that observes the other sessions of its database.
 pub struct Observer(PlainConnection);
 
@@ -97,6 +105,13 @@ impl Observer {
         }
     }
 
+    /// Waits until two sessions wait for the locks of rows.
+    pub async fn wait_for_two_blocked(&mut self) {
+        while self.blocked().await.len() < 2 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    }
+
     /// Waits until another session than `before` waits for the lock of a row. Panics if `before`
     /// then waits for one, too: it could still commit.
     pub async fn wait_for_successor_of(&mut self, before: &str) {
@@ -117,19 +132,30 @@ impl Observer {
             let waiting = "FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'";
             return self.ids("pid", waiting).await;
         }
-        // `information_schema.innodb_trx` would name the waiting session, but the servers return
-        // it from a cache that frequent queries keep from being renewed. A session that is in
-        // a query for a while waits for a row.
-        let updating = "FROM information_schema.processlist \
-                        WHERE db = database() AND command = 'Query' AND id <> connection_id()";
-        let first = self.ids("id", updating).await;
-        if first.is_empty() {
-            return first;
+        let busy = "FROM information_schema.processlist \
+                    WHERE db = database() AND command = 'Query' AND id <> connection_id()";
+        let mut sessions = self.0.select(&["id", "state"], busy).await;
+        if !sessions.is_empty() {
+            let waiting = self.waiting_for_rows().await;
+            // A gate waits for a lock of its user.
+            sessions.retain(|session| {
+                session[1].as_deref() == Some("User lock")
+                    || session[0].as_ref().is_some_and(|id| waiting.contains(id))
+            });
         }
-        tokio::time::sleep(Duration::from_millis(50)).await;
-        let mut second = self.ids("id", updating).await;
-        second.retain(|session| first.contains(session));
-        second
+        sessions.into_iter().filter_map(|mut session| session.remove(0)).collect()
+    }
+
+    /// The sessions of all databases that wait for the lock of a row. The table `innodb_trx` would
+    /// name them, too, but from a copy that the servers do not renew while somebody reads it.
+    async fn waiting_for_rows(&mut self) -> HashSet<String> {
+        let PlainConnection::MySql(connection) = &mut self.0 else { unreachable!() };
+        let status = sqlx::raw_sql("SHOW ENGINE INNODB STATUS").fetch_one(connection).await;
+        let status: String = status.unwrap().get_unchecked(2);
+        // The last deadlock stands before the transactions that run.
+        let transactions = status.split("---TRANSACTION").skip(1);
+        let waiting = transactions.filter(|transaction| transaction.contains("LOCK WAIT"));
+        waiting.filter_map(session_of).collect()
     }
 
     async fn ids(&mut self, column: &str, tail: &str) -> Vec<String> {

@@ -143,11 +143,11 @@ async fn a_drain_does_not_wait_for_a_job_that_blocks_its_thread() {
     let (gate, closed) = ThreadGate::closed();
     let blocking = Report::new(move |_| closed.clone().block().map(Ok).boxed());
     let endless = Sweep::new(|_| std::future::pending().boxed());
-    let node = scene.node().job(rarely(), blocking.clone()).job(rarely(), endless.clone());
+    let node = scene.node().job(rarely(), blocking).job(rarely(), endless.clone());
     let node = node.start().await.unwrap();
     scene.operations().run_now("sweep", "alice", "a test").await.unwrap();
     run_now(scene).await;
-    until("both run", async || blocking.seen().len() + endless.seen().len() == 2).await;
+    until("both run", async || gate.is_reached() && !endless.seen().is_empty()).await;
     let drained = tokio::time::timeout(Duration::from_secs(60), node.drain(Duration::ZERO)).await;
     assert_eq!(drained.expect("the drain ends").cancelled, 1);
     assert_eq!(scene.in_state("sweep", RunState::Waiting).await.len(), 1);

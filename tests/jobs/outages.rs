@@ -1,14 +1,16 @@
 //! What a node does while its server does not answer.
 
+use std::error::Error;
 use std::time::Duration;
 
-use ekbatan::jobs::{JobOptions, Overlap, RunState};
+use ekbatan::config::DataSourceConfig;
+use ekbatan::jobs::{JobNode, JobOptions, Overlap, RunState};
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
 use futures_util::FutureExt;
 use support::{PlainConnection, until};
 
-use crate::scene::{REPORT, Report, Scene, executor, node, rarely};
+use crate::scene::{REPORT, Report, Scene, executor, node, rarely, try_executor};
 
 on_every_database! {
     only postgres and mysql and mariadb:
@@ -16,15 +18,17 @@ on_every_database! {
     a_start_whose_answer_was_lost_counts_no_attempt,
 }
 
-/// An executor whose connections a test stalls and cuts. It waits so long for an answer.
-async fn proxied(scene: &Scene, longest: Duration) -> (ActionExecutor, Proxy) {
+/// A proxy of the server, whose connections a test stalls and cuts.
+async fn proxy_of(scene: &Scene) -> Proxy {
     let url = &scene.scratch.url;
     let server = url.rsplit('@').next().unwrap().split('/').next().unwrap();
-    let proxy = Proxy::start(server).await.unwrap();
-    let config = support::ScratchDatabase::config_of(&proxy.url_for(url));
-    let config = config.read_timeout(longest).commit_timeout(longest);
-    let databases = Databases::connect(&config.into()).await.unwrap();
-    (executor(&databases).await, proxy)
+    Proxy::start(server).await.unwrap()
+}
+
+/// A data source behind a proxy, which waits so long for an answer.
+fn config_of(scene: &Scene, proxy: &Proxy, longest: Duration) -> DataSourceConfig {
+    let config = support::ScratchDatabase::config_of(&proxy.url_for(&scene.scratch.url));
+    config.read_timeout(longest).commit_timeout(longest)
 }
 
 async fn run_now(scene: &Scene) {
@@ -33,10 +37,23 @@ async fn run_now(scene: &Scene) {
 
 async fn a_drain_ends_although_the_server_does_not_answer(scene: &Scene) {
     const RUNS: usize = 40;
-    let (executor, proxy) = proxied(scene, Duration::from_secs(3)).await;
+    let proxy = proxy_of(scene).await;
+    let config = config_of(scene, &proxy, Duration::from_secs(3));
     let endless = Report::new(|_| std::future::pending().boxed());
     let options = JobOptions::default().overlap(Overlap::Allow);
-    let node = node(&executor).job_with(rarely(), endless.clone(), options).start().await.unwrap();
+    let start = async || -> Result<JobNode, Box<dyn Error>> {
+        let databases = Databases::connect(&config.clone().into()).await?;
+        let builder = node(&try_executor(&databases).await?);
+        Ok(builder.job_with(rarely(), endless.clone(), options.clone()).start().await?)
+    };
+    let mut started = None;
+    // What comes before the outage may take longer than three seconds on a busy machine.
+    until("the node has started", async || {
+        started = start().await.ok();
+        started.is_some()
+    })
+    .await;
+    let node = started.unwrap();
     for _ in 0..RUNS {
         run_now(scene).await;
     }
@@ -49,7 +66,9 @@ async fn a_drain_ends_although_the_server_does_not_answer(scene: &Scene) {
 }
 
 async fn a_start_whose_answer_was_lost_counts_no_attempt(scene: &Scene) {
-    let (executor, proxy) = proxied(scene, Duration::from_secs(600)).await;
+    let proxy = proxy_of(scene).await;
+    let config = config_of(scene, &proxy, Duration::from_secs(600));
+    let executor = executor(&Databases::connect(&config.into()).await.unwrap()).await;
     let job = Report::writing();
     let options = JobOptions::default().attempts(1);
     let _node = node(&executor).job_with(rarely(), job, options).start().await.unwrap();

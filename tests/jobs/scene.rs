@@ -1,9 +1,10 @@
 //! A journal in which jobs write, and jobs that a test scripts.
 
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, LazyLock, Mutex};
 use std::time::Duration;
 
-use chrono::TimeDelta;
+use chrono::{TimeDelta, Timelike};
+use ekbatan::action::BuildError;
 use ekbatan::clock::Clock;
 use ekbatan::db::Dialect as Sql;
 use ekbatan::domain::New;
@@ -212,7 +213,7 @@ impl Scene {
 
     /// The last runs of a job in the order of their slots.
     pub async fn history(&self, job: &str) -> Vec<RunRecord> {
-        let mut history = self.operations().history(job, 1_000).await.unwrap();
+        let mut history = self.operations().history(job, 100_000).await.unwrap();
         history.sort_by_key(|run| (run.slot, run.id));
         history
     }
@@ -246,8 +247,12 @@ impl Scene {
 }
 
 pub async fn executor(databases: &Databases) -> ActionExecutor {
+    try_executor(databases).await.unwrap()
+}
+
+pub async fn try_executor(databases: &Databases) -> Result<ActionExecutor, BuildError> {
     let builder = ActionExecutor::builder(databases, "com.example.jobs");
-    builder.model::<Line>().build().await.unwrap()
+    builder.model::<Line>().build().await
 }
 
 /// A node that finds soon what others do.
@@ -260,9 +265,10 @@ pub fn rarely() -> Schedule {
     Schedule::cron("0 0 0 1 1 * 4000", "UTC").unwrap()
 }
 
-/// Every hour, on the hour.
+/// Every hour, half an hour from now: no slot comes by itself during a test.
 pub fn hourly() -> Schedule {
-    Schedule::cron("0 * * * *", "UTC").unwrap()
+    static MINUTE: LazyLock<u32> = LazyLock::new(|| (Utc::now().minute() + 30) % 60);
+    Schedule::cron(&format!("{} * * * *", *MINUTE), "UTC").unwrap()
 }
 
 pub fn migrations() -> Migrations {

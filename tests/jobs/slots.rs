@@ -122,6 +122,8 @@ async fn slots_during_a_run_are_skipped(scene: &Scene) {
     let first = scene.in_state(REPORT, RunState::Running).await.remove(0);
     let until_slot = first.started.unwrap() + TimeDelta::milliseconds(200);
     until("slots are due", async || scene.now().await > until_slot).await;
+    // The row of the run says that it runs before its node knows.
+    until("the job has begun", async || !job.seen().is_empty()).await;
     assert_eq!(job.seen().len(), 1, "no other run while one goes on");
     opened.add_permits(1);
     scene.until_in_state(REPORT, RunState::Skipped, 1).await;
@@ -144,6 +146,8 @@ async fn slots_during_a_run_are_queued(scene: &Scene) {
     let first = scene.in_state(REPORT, RunState::Running).await.remove(0);
     let until_slot = first.started.unwrap() + TimeDelta::milliseconds(200);
     until("slots are due", async || scene.now().await > until_slot).await;
+    // The row of the run says that it runs before its node knows.
+    until("the job has begun", async || !job.seen().is_empty()).await;
     assert_eq!(job.seen().len(), 1, "no other run while one goes on");
     opened.add_permits(1_000_000);
     scene.until_in_state(REPORT, RunState::Done, 5).await;

@@ -55,19 +55,12 @@ async fn is_free_after_the_hold(kind: Kind, server: &LockServer, worker: Worker,
     assert!(freed.is_some(), "a process that stands still keeps its key");
 }
 
-/// So long that a session has told its server when the lock ends before its process stands still.
-const SHORT: Duration = Duration::from_secs(16);
-
-/// Longer than a session takes to tell its server when a lock ends.
-const TOLD: Duration = Duration::from_secs(6);
-
 async fn a_key_that_was_handed_on_gets_free_as_its_new_holder_asked(kind: Kind) {
     let (server, ledger) = (LockServer::shared(kind).await, Ledger::create().await);
     let mut worker = Worker::start(kind, &server.url, &ledger.url, &Record::default()).await;
     let account = "a".to_owned();
     let long = Duration::from_secs(3_600);
-    worker.send(&Request::HandOn { key: account.clone(), long, short: SHORT });
+    worker.send(&Request::HandOn { key: account.clone(), long, short: HOLD });
     assert!(matches!(worker.receive().await, Report::Read));
-    tokio::time::sleep(TOLD).await;
     is_free_after_the_hold(kind, &server, worker, &account).await;
 }

@@ -110,7 +110,8 @@ async fn a_waiter_gets_the_key_when_it_is_released(t: &TestLocks) {
     let (locks, waited_for) = (t.locks.clone(), key.clone());
     let waiter = tokio::spawn(async move { locks.try_acquire(&waited_for, LONG, LONG).await });
     until("somebody waits", async || {
-        t.locks.inspect(&key).await.unwrap().is_some_and(|holder| holder.waiting_here > 0)
+        let holder = t.locks.inspect(&key).await;
+        holder.is_ok_and(|holder| holder.is_some_and(|holder| holder.waiting_here > 0))
     })
     .await;
     assert!(!waiter.is_finished());

@@ -3,9 +3,11 @@
 use std::time::{Duration, Instant};
 
 use ekbatan::lock::{
-    Attempt, GrantRequest, KeyedLockProvider, Lease, LockBackend, LockKey, LockProvider,
-    PostgresLocks,
+    Attempt, GrantRequest, KeyedLockProvider, Lease, LockBackend, LockError, LockKey, LockProvider,
+    LossCause, PostgresLocks,
 };
+use futures_util::stream::FuturesUnordered;
+use futures_util::{FutureExt, StreamExt};
 use sqlx::postgres::PgListener;
 use support::until;
 use tokio::task::JoinHandle;
@@ -59,6 +61,11 @@ async fn contended(
     (held, waiter)
 }
 
+/// Whether a busy machine took longer to confirm the hand-over than the server keeps the key for that.
+pub fn is_confirmed_too_late(lease: &Lease) -> bool {
+    matches!(lease.check(), Err(LockError::Lost { cause: LossCause::NotRenewed(_), .. }))
+}
+
 async fn arrives(waiter: JoinHandle<Lease>) -> Lease {
     tokio::time::timeout(LONG, waiter).await.expect("the waiter gets the key").unwrap()
 }
@@ -67,40 +74,73 @@ async fn arrives(waiter: JoinHandle<Lease>) -> Lease {
 async fn waiters_of_all_processes_are_served_in_order_with_leases_on_postgres() {
     let place = Place::shared(Kind::PostgresLease).await;
     let processes = [listening(&place).await, listening(&place).await, listening(&place).await];
-    let key = LockKey::named("k");
     for first in 0..3 {
-        let mut last = processes[first].acquire(&key, LONG).await.unwrap();
-        let order = [(first + 1) % 3, (first + 2) % 3];
-        let mut waiters = Vec::new();
-        for (n, process) in order.into_iter().enumerate() {
-            waiters.push(waits(&processes[process], &key));
-            registered(&place, n as i64 + 1).await;
+        for round in 1.. {
+            let begun = Instant::now();
+            let order = [(first + 1) % 3, (first + 2) % 3].map(|process| &processes[process]);
+            let served = served(&place, &processes[first], order).await;
+            if served == [0, 1] {
+                break;
+            }
+            // A process that stands still for so long loses its turn.
+            assert!(begun.elapsed() >= CONFIRM && round < 10, "{served:?}");
         }
-        for waiter in waiters {
-            assert!(!waiter.is_finished(), "the key is held");
-            assert!(last.release().await);
-            let next = arrives(waiter).await;
-            assert!(next.token() > last.token());
-            last = next;
-        }
-        assert!(last.release().await);
-        place.none_held().await;
     }
+}
+
+/// How long the server keeps a key that was handed over for its process to confirm that.
+const CONFIRM: Duration = Duration::from_secs(2);
+
+/// The processes wait for the key of the first one in this order. Returns in which order they get it.
+async fn served(place: &Place, first: &LockProvider, order: [&LockProvider; 2]) -> Vec<usize> {
+    let key = LockKey::named("k");
+    let mut last = first.acquire(&key, LONG).await.unwrap();
+    let mut waiters = FuturesUnordered::new();
+    for (n, process) in order.into_iter().enumerate() {
+        let waiter = waits(process, &key);
+        waiters.push(async move { (n, arrives(waiter).await) });
+        registered(place, n as i64 + 1).await;
+    }
+    let mut served = Vec::new();
+    while !waiters.is_empty() {
+        let early = waiters.next().now_or_never().flatten();
+        let was_held = last.release().await && early.is_none();
+        assert!(was_held || is_confirmed_too_late(&last), "the key is held");
+        let (n, next) = match early {
+            Some(next) => next,
+            None => waiters.next().await.unwrap(),
+        };
+        assert!(next.token() > last.token());
+        served.push(n);
+        last = next;
+    }
+    assert!(last.release().await || is_confirmed_too_late(&last));
+    place.none_held().await;
+    served
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_lease_that_was_handed_over_lasts_as_long_as_asked_on_postgres() {
     let (place, a, b) = two_processes().await;
     let key = LockKey::named("k");
-    let (held, waiter) = contended(&place, &a, &b, &key).await;
-    assert!(held.release().await);
-    let lease = arrives(waiter).await;
-    assert!(lease.remaining() > LONG / 2);
     const RESTS: &str = "SELECT count(*) FROM eventlog.lock_leases \
          WHERE until > clock_timestamp() + interval '30 seconds'";
-    until("the session rests", async || place.number(RESTS).await > 0).await;
-    assert!(a.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_none());
-    assert!(lease.is_held() && lease.release().await);
+    for round in 1.. {
+        let (held, waiter) = contended(&place, &a, &b, &key).await;
+        assert!(held.release().await);
+        let lease = arrives(waiter).await;
+        let remaining = lease.remaining();
+        let rests = async || !lease.is_held() || place.number(RESTS).await > 0;
+        until("the session rests", rests).await;
+        if is_confirmed_too_late(&lease) && round < 5 {
+            continue;
+        }
+        lease.check().unwrap();
+        assert!(remaining > LONG / 2);
+        assert!(a.try_acquire(&key, Duration::ZERO, LONG).await.unwrap().is_none());
+        assert!(lease.is_held() && lease.release().await);
+        return;
+    }
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

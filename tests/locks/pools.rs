@@ -1,5 +1,6 @@
 //! Callers of a pool whose connections are all in use.
 
+use std::error::Error;
 use std::time::Duration;
 
 use ekbatan::config::DataSourceConfig;
@@ -7,6 +8,7 @@ use ekbatan::lock::{
     KeyedLockProvider, LockError, LockKey, LockProvider, MySqlLocks, PostgresLocks,
 };
 use futures_util::future::{join_all, select_all};
+use support::until;
 
 use crate::providers::Kind;
 use crate::sql::place::Place;
@@ -18,14 +20,26 @@ on_providers! {
     the_time_of_a_take_begins_when_it_has_a_connection,
 }
 
+/// A provider whose pool a slow machine may take longer to open than `connection_timeout`.
 async fn leases(kind: Kind, config: DataSourceConfig) -> LockProvider {
+    let mut locks = None;
+    until("the pool opens", async || {
+        let opened = opened(kind, &config).await;
+        locks = opened.inspect_err(|error| println!("{kind:?}: {error}")).ok();
+        locks.is_some()
+    })
+    .await;
+    locks.unwrap()
+}
+
+async fn opened(kind: Kind, config: &DataSourceConfig) -> Result<LockProvider, Box<dyn Error>> {
     if kind == Kind::PostgresLease {
-        let database = PostgresLocks::open(&config).await.unwrap();
-        LockProvider::new(database.leases().await.unwrap(), "test")
+        let database = PostgresLocks::open(config).await?;
+        Ok(LockProvider::new(database.leases().await?, "test"))
     } else {
-        let database = MySqlLocks::open(&config).await.unwrap();
+        let database = MySqlLocks::open(config).await?;
         let database = database.eventlog(config.url.rsplit('/').next().unwrap());
-        LockProvider::new(database.leases().await.unwrap(), "test")
+        Ok(LockProvider::new(database.leases().await?, "test"))
     }
 }
 

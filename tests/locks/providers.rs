@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use ekbatan::lock::{
-    KeyedLockProvider, Lease, LockKey, LockOptions, LockProvider, MySqlLocks, PostgresLocks,
-    ProcessBackend, SqliteLocks,
+    KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockProvider, MySqlLocks,
+    PostgresLocks, ProcessBackend, SqliteLocks, WithLockError,
 };
 use ekbatan_lock_etcd::EtcdBackend;
 use ekbatan_lock_redis::RedisBackend;
@@ -142,7 +142,26 @@ impl TestLocks {
 
     /// Waits until the server reports no holder.
     pub async fn is_free_in_the_end(&self, key: &LockKey) {
-        until("the key is free", async || self.locks.inspect(key).await.unwrap().is_none()).await;
+        // A busy server may answer too late for one look.
+        let is_free = async || matches!(self.locks.inspect(key).await, Ok(None));
+        until("the key is free", is_free).await;
+    }
+}
+
+/// Repeats a call with longer and longer waits, until it finds a key busy as the test expects.
+pub async fn until_busy(
+    mut wait: Duration,
+    mut call: impl AsyncFnMut(Duration) -> Result<(), WithLockError<()>>,
+) {
+    while let Err(other) = call(wait).await {
+        // A busy machine may take longer than the wait for the steps before it.
+        let is_late = matches!(
+            other,
+            WithLockError::Busy { .. }
+                | WithLockError::Lock(LockError::InDoubt { .. } | LockError::Unavailable { .. })
+        );
+        assert!(is_late && wait < LONG, "with a wait of {wait:?}: {other:?}");
+        wait *= 2;
     }
 }
 

@@ -39,7 +39,8 @@ async fn waiters_are_served_in_arrival_order(t: &TestLocks) {
 
 async fn wait_for(t: &TestLocks, key: &LockKey, waiting: usize) {
     until("enough callers wait", async || {
-        t.locks.inspect(key).await.unwrap().is_some_and(|holder| holder.waiting_here >= waiting)
+        let holder = t.locks.inspect(key).await;
+        holder.is_ok_and(|holder| holder.is_some_and(|holder| holder.waiting_here >= waiting))
     })
     .await;
 }

@@ -30,6 +30,9 @@ on_every_provider! {
 
 const READERS: usize = 3;
 
+/// Longer than any machine stands still.
+const LONGEST_HOLD: Duration = Duration::from_secs(16);
+
 fn key() -> LockKey {
     LockKey::named("k")
 }
@@ -202,20 +205,37 @@ async fn a_reader_whose_time_is_over_lets_the_writer_in(t: &TestLocks) {
 }
 
 async fn a_writer_holds_for_its_whole_time_after_the_wait(t: &TestLocks) {
+    let mut hold = Duration::from_secs(2);
+    loop {
+        let written = write_after_a_long_wait(t, hold).await;
+        if let Ok(Some(lease)) = &written
+            && lease.remaining() > hold / 2
+            && lease.extend(LONG).await.is_ok()
+            && lease.remaining() > LONG
+        {
+            return;
+        }
+        // A busy machine may stand still for longer than the writer holds.
+        let is_late = matches!(written, Ok(Some(_)) | Err(LockError::Lost { .. }));
+        assert!(is_late && hold < LONGEST_HOLD, "{written:?}");
+        hold *= 2;
+    }
+}
+
+/// A writer that waits for a reader for longer than it holds.
+async fn write_after_a_long_wait(
+    t: &TestLocks,
+    hold: Duration,
+) -> Result<Option<WriteLease>, LockError> {
     let reads = reader(&t.locks).await;
-    let (locks, hold) = (t.locks.clone(), Duration::from_secs(2));
+    let locks = t.locks.clone();
     let writes = tokio::spawn(async move {
-        let lock = locks.read_write(&key(), READERS);
-        let lease = lock.write(&patient().hold(hold)).await.unwrap().unwrap();
-        (lease.remaining(), lease)
+        locks.read_write(&key(), READERS).write(&patient().hold(hold)).await
     });
     somebody_waits(&t.locks).await;
-    // Longer than the writer holds.
     tokio::time::sleep(hold + hold / 4).await;
     assert!(reads.release().await);
-    let (remaining, lease) = writes.await.unwrap();
-    assert!(remaining > hold / 2, "{remaining:?}");
-    assert!(lease.extend(LONG).await.is_ok() && lease.remaining() > LONG);
+    writes.await.unwrap()
 }
 
 async fn a_write_lease_ends_as_a_whole(t: &TestLocks) {

@@ -174,6 +174,11 @@ async fn work_is_stopped_at_at_most_and_its_key_is_free(t: &TestLocks) {
         let begun = Instant::now();
         let cause = match t.locks.run_once(&key, AT_LEAST, AT_LEAST, work).await {
             Err(RunOnceError::Stopped { key: of, cause }) if of == key => cause,
+            // The answer came too late for a lease so short, which the server may still have.
+            Err(RunOnceError::Lock(LockError::InDoubt { .. })) => {
+                until_it_runs(&t.locks, &key).await;
+                continue;
+            }
             other => panic!("{other:?}"),
         };
         assert!(begun.elapsed() >= AT_LEAST && !alive.load(Ordering::SeqCst));

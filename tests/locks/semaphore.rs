@@ -12,7 +12,7 @@ use ekbatan_testkit::{Dropped, drop_at_poll};
 use support::until;
 use tokio::sync::mpsc;
 
-use crate::providers::{LONG, TestLocks};
+use crate::providers::{LONG, TestLocks, until_busy};
 
 on_every_provider! {
     as_many_have_a_permit_as_there_are,
@@ -62,13 +62,15 @@ async fn try_now(locks: &LockProvider, permits: usize) -> Option<Lease> {
 
 /// Waits until a caller has the turn: it waits for a slot.
 pub async fn somebody_waits(locks: &LockProvider) {
-    until("a caller has the turn", async || locks.inspect(&turn()).await.unwrap().is_some()).await;
+    let has_turn = async || locks.inspect(&turn()).await.is_ok_and(|turn| turn.is_some());
+    until("a caller has the turn", has_turn).await;
 }
 
 /// Waits until as many callers of this process queue for the turn.
 pub async fn queue_for_the_turn(locks: &LockProvider, callers: usize) {
     until("all callers queue", async || {
-        locks.inspect(&turn()).await.unwrap().is_some_and(|turn| turn.waiting_here == callers)
+        let turn = locks.inspect(&turn()).await;
+        turn.is_ok_and(|turn| turn.is_some_and(|turn| turn.waiting_here == callers))
     })
     .await;
 }
@@ -77,7 +79,8 @@ pub async fn queue_for_the_turn(locks: &LockProvider, callers: usize) {
 pub async fn the_turn_is_taken_again(locks: &LockProvider, lost: i64) {
     let again = async {
         until("it queues again", async || {
-            locks.inspect(&turn()).await.unwrap().is_some_and(|turn| turn.token > lost)
+            let turn = locks.inspect(&turn()).await;
+            turn.is_ok_and(|turn| turn.is_some_and(|turn| turn.token > lost))
         })
         .await;
     };
@@ -318,16 +321,21 @@ async fn callers_that_name_different_numbers_share_the_first_permits(t: &TestLoc
 
 async fn a_wait_that_ends_names_the_key(t: &TestLocks) {
     let _held = permit(&t.locks, 1).await;
-    let wait = Duration::from_millis(300);
     let semaphore = t.locks.semaphore(&key(), 1);
-    let work = semaphore
-        .with_permit(LockOptions::wait(wait).hold(LONG), async |_| -> Result<(), ()> {
+    until_busy(Duration::from_millis(300), async |wait| {
+        let options = LockOptions::wait(wait).hold(LONG);
+        let work = semaphore.with_permit(options, async |_| -> Result<(), ()> {
             unreachable!("the permit is taken")
         });
-    match work.await.unwrap_err() {
-        WithLockError::Busy { key: of, waited } => assert!(of == key() && waited >= wait),
-        other => panic!("{other:?}"),
-    }
+        match work.await.unwrap_err() {
+            WithLockError::Busy { key: of, waited } => {
+                assert!(of == key() && waited >= wait);
+                Ok(())
+            }
+            other => Err(other),
+        }
+    })
+    .await;
     t.is_free_in_the_end(&turn()).await;
 }
 

@@ -11,7 +11,7 @@ use ekbatan::lock::{
 use ekbatan_testkit::{Dropped, drop_at_poll};
 use support::until;
 
-use crate::providers::{LONG, TestLocks};
+use crate::providers::{LONG, TestLocks, until_busy};
 
 on_every_provider! {
     leases_come_in_the_order_of_the_keys_and_twice_for_a_duplicate,
@@ -90,18 +90,21 @@ async fn keys_named_in_opposite_order_do_not_deadlock(t: &TestLocks) {
 async fn one_held_key_leaves_the_others_free(t: &TestLocks) {
     let asked = keys(["a", "b", "c"]);
     let _held = t.hold(&asked[1]).await;
-    let wait = Duration::from_millis(500);
-    let options = LockOptions::wait(wait).hold(LONG);
-    let work = t.locks.with_locks(&asked, options, async |_| -> Result<(), ()> {
-        unreachable!("one of them is held")
-    });
-    match work.await.unwrap_err() {
-        WithLockError::Busy { key, waited } => {
-            assert_eq!(key, asked[1]);
-            assert!(waited >= wait);
+    until_busy(Duration::from_millis(500), async |wait| {
+        let options = LockOptions::wait(wait).hold(LONG);
+        let work = t.locks.with_locks(&asked, options, async |_| -> Result<(), ()> {
+            unreachable!("one of them is held")
+        });
+        match work.await.unwrap_err() {
+            WithLockError::Busy { key, waited } => {
+                assert_eq!(key, asked[1]);
+                assert!(waited >= wait);
+                Ok(())
+            }
+            other => Err(other),
         }
-        other => panic!("{other:?}"),
-    }
+    })
+    .await;
     for key in [&asked[0], &asked[2]] {
         assert!(t.hold(key).await.release().await);
     }
@@ -109,21 +112,23 @@ async fn one_held_key_leaves_the_others_free(t: &TestLocks) {
 
 async fn one_timeout_covers_all_keys(t: &TestLocks) {
     let asked = keys(["a", "b"]);
-    let wait = Duration::from_millis(1_000);
-    let first = t.try_for(&asked[0], LONG, wait / 4).await.unwrap();
     let _second = t.hold(&asked[1]).await;
-    let options = LockOptions::wait(wait).hold(LONG);
-    let locks: &dyn KeyedLockProvider = &t.locks;
-    let work = locks.with_locks(&asked, options, async |_| -> Result<(), ()> {
-        unreachable!("one of them is held")
-    });
-    match work.await.unwrap_err() {
-        WithLockError::Busy { key, waited } => {
-            assert_eq!(key, asked[1]);
-            assert!(waited >= wait && !first.is_held());
+    until_busy(Duration::from_millis(1_000), async |wait| {
+        let first = t.try_for(&asked[0], LONG, wait / 4).await.unwrap();
+        let options = LockOptions::wait(wait).hold(LONG);
+        let locks: &dyn KeyedLockProvider = &t.locks;
+        let work = locks.with_locks(&asked, options, async |_| -> Result<(), ()> {
+            unreachable!("one of them is held")
+        });
+        match work.await.unwrap_err() {
+            WithLockError::Busy { key, waited } if key == asked[1] => {
+                assert!(waited >= wait && !first.is_held());
+                Ok(())
+            }
+            other => Err(other),
         }
-        other => panic!("{other:?}"),
-    }
+    })
+    .await;
     t.is_free_in_the_end(&asked[0]).await;
 }
 
@@ -201,7 +206,8 @@ async fn work_does_not_start_after_one_of_its_leases_expired(t: &TestLocks) {
     let freeing = async {
         // The work waits for the second key while its lease on the first one expires.
         until("the work waits for the second key", async || {
-            t.locks.inspect(&asked[1]).await.unwrap().unwrap().waiting_here > 0
+            let holder = t.locks.inspect(&asked[1]).await;
+            holder.is_ok_and(|holder| holder.is_some_and(|holder| holder.waiting_here > 0))
         })
         .await;
         t.is_free_in_the_end(&asked[0]).await;

@@ -15,6 +15,7 @@ use support::until;
 use tokio::sync::Notify;
 use tokio::time::Instant;
 
+use crate::hand_over::is_confirmed_too_late;
 use crate::pooler::{Greeting, balanced};
 use crate::providers::{Kind, LONG, on_postgres};
 
@@ -36,24 +37,33 @@ async fn behind_a_pooler_a_process_gets_its_turn_with_leases_on_postgres() {
                 while !stopped.load(Ordering::Relaxed) {
                     let lease = direct.acquire(&key, LONG).await.unwrap();
                     tokio::time::sleep(Duration::from_millis(20)).await;
-                    assert!(lease.release().await);
-                    turns.fetch_add(1, Ordering::Relaxed);
+                    // Before the next one can have the key.
+                    if lease.is_held() {
+                        turns.fetch_add(1, Ordering::Relaxed);
+                    }
+                    assert!(lease.release().await || is_confirmed_too_late(&lease));
                 }
             });
         }
     }
     until("the others take turns", async || turns.load(Ordering::Relaxed) > 20).await;
-    for _ in 0..3 {
+    let (mut held, mut too_late) = (0, 0);
+    while held < 3 {
         let before = turns.load(Ordering::Relaxed);
         let lease = behind.try_acquire(&key, LONG, LONG).await.unwrap();
         let lease = lease.expect("it gets its turn");
         // It has the key for good, and not only until it would have to confirm its grant.
         let during = turns.load(Ordering::Relaxed);
         tokio::time::sleep(Duration::from_secs(3)).await;
-        assert!(lease.is_held());
-        assert!(turns.load(Ordering::Relaxed) <= during + 1, "the key has one holder");
+        if is_confirmed_too_late(&lease) && too_late < 5 {
+            too_late += 1;
+            continue;
+        }
+        lease.check().unwrap();
+        assert_eq!(turns.load(Ordering::Relaxed), during, "the key has one holder");
         assert!(lease.release().await);
         println!("after {} turns of others", during - before);
+        held += 1;
     }
     stopped.store(true, Ordering::Relaxed);
     while let Some(done) = tasks.join_next().await {

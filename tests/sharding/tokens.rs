@@ -3,9 +3,9 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use ekbatan::action::Coalesced;
+use ekbatan::action::{Coalesced, ErrorKind};
 use ekbatan::config::{DataSourceConfig, ShardMemberConfig};
-use ekbatan::db::{CommitToken, Route};
+use ekbatan::db::{CommitToken, Committed, Route};
 use ekbatan::lock::LockKey;
 use ekbatan::prelude::*;
 use ekbatan::repository::Repository;
@@ -191,11 +191,10 @@ impl Action for Add {
     }
 }
 
-/// The only connection to the primary is held, so the tokens cannot be read in time. That the calls
-/// are committed is known all the same.
-#[tokio::test]
-async fn a_commit_is_answered_although_its_token_comes_too_late_on_postgres() {
-    let t = Replicated::start().await;
+type Added = Result<((), Option<Committed>), ExecuteError<Failed>>;
+
+/// Adds five accounts while the only connection to the primary is held.
+async fn add_without_tokens(t: &Replicated) -> Vec<Added> {
     let executor = executor_on(&t.databases).await;
     let held = t.databases.shard(FIRST).unwrap().postgres().await.unwrap();
     let [plain, with_effect] = [false, true].map(|has_effect| Add { has_effect });
@@ -209,10 +208,30 @@ async fn a_commit_is_answered_although_its_token_comes_too_late_on_postgres() {
         call(&with_effect).with_commit().into_future(),
         join_all([grouped(), grouped(), grouped()]),
     );
-    for answer in [alone, with_effect].into_iter().chain(grouped) {
-        let ((), committed) = answer.unwrap();
-        assert_eq!(committed.unwrap().token, None);
-    }
     held.release().await.unwrap();
-    assert_eq!(t.databases.repository::<Account>().count().await.unwrap(), 6);
+    [alone, with_effect].into_iter().chain(grouped).collect()
+}
+
+/// The tokens cannot be read in time. That the calls are committed is known all the same.
+#[tokio::test]
+async fn a_commit_is_answered_although_its_token_comes_too_late_on_postgres() {
+    let mut last = Vec::new();
+    for _ in 0..3 {
+        let t = Replicated::start().await;
+        let answers = add_without_tokens(&t).await;
+        let mut errors = answers.iter().flat_map(|answer| answer.as_ref().err());
+        // On a busy machine the deadline may pass before the commit.
+        let early = [ErrorKind::Deadline, ErrorKind::CommitUnknown];
+        if errors.any(|error| early.contains(&error.kind())) {
+            last = answers;
+            continue;
+        }
+        for answer in answers {
+            let ((), committed) = answer.unwrap();
+            assert_eq!(committed.unwrap().token, None);
+        }
+        assert_eq!(t.databases.repository::<Account>().count().await.unwrap(), 6);
+        return;
+    }
+    panic!("in every round the deadline passed before a commit: {last:?}");
 }

@@ -4,7 +4,7 @@
 //! processes start and exit with it, so no cache survives a cell. The money is checked
 //! before the speed is reported.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use crate::access::Access;
 use crate::arguments::{Arguments, RunPlan};
@@ -58,6 +58,20 @@ struct Runner<'a> {
 struct Counted {
     round_trips: f64,
     connections: usize,
+}
+
+/// What the proxies have counted at a moment.
+struct Reading {
+    at: Instant,
+    round_trips: u64,
+    connections: usize,
+}
+
+impl Reading {
+    fn of(network: &Network) -> Self {
+        let (round_trips, connections) = (network.round_trips(), network.connections());
+        Self { at: Instant::now(), round_trips, connections }
+    }
 }
 
 impl Runner<'_> {
@@ -133,20 +147,19 @@ impl Runner<'_> {
             None => (direct.clone(), self.servers.lock.clone()),
         };
         let jobs = self.jobs(cell, round, &access, &lock, wallets, (warm_up, window));
-        let (mut before, mut trips, mut connections) = (0, 0, 0);
+        let (mut began, mut ended) = (None, None);
         let work = processes::run(jobs, |moment| match (moment, through) {
             (Moment::Deposits(deposits), _) => progress.add(deposits),
-            (Moment::Began, Some(network)) => before = network.round_trips(),
-            (Moment::Ended, Some(network)) => {
-                trips = network.round_trips() - before;
-                connections = network.connections();
-            }
+            (Moment::Began, Some(network)) => began = Some(Reading::of(network)),
+            (Moment::Ended, Some(network)) => ended = Some(Reading::of(network)),
             (_, None) => {}
         })
         .await?;
         let money = money::check(direct, &wallets, work.acknowledged).await?;
-        let per_action = trips as f64 / work.actions.max(1) as f64;
-        let counted = through.map(|_| Counted { round_trips: per_action, connections });
+        let counted = through.zip(began.zip(ended)).map(|(network, (began, ended))| Counted {
+            round_trips: round_trips(network, &work, window, &began, &ended),
+            connections: ended.connections,
+        });
         Ok((sample(work, window, money), counted))
     }
 
@@ -177,6 +190,24 @@ impl Runner<'_> {
         };
         (0..processes).map(job).collect()
     }
+}
+
+/// The round trips of a deposit, between the readings at the begin and the end of the window.
+fn round_trips(
+    network: &Network,
+    work: &WorkDone,
+    window: Duration,
+    began: &Reading,
+    ended: &Reading,
+) -> f64 {
+    let saw_window = ended.at >= began.at + window / 2 && ended.round_trips > began.round_trips;
+    let (trips, deposits) = if saw_window {
+        (ended.round_trips - began.round_trips, work.actions)
+    } else {
+        // On a busy machine the begin may be read as late as the end. Then the whole pass counts.
+        (network.round_trips(), work.acknowledged)
+    };
+    trips as f64 / deposits.max(1) as f64
 }
 
 fn sample(work: WorkDone, window: Duration, money: Result<u64, String>) -> Sample {

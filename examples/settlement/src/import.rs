@@ -3,6 +3,7 @@
 
 use std::time::Duration;
 
+use ekbatan::db::TransactionError;
 use ekbatan::domain::New;
 use ekbatan::jobs::windows::{Window, WindowState};
 use ekbatan::prelude::*;
@@ -14,20 +15,24 @@ use crate::intake::NewOrder;
 use crate::order::{Order, OrderState};
 
 #[derive(Debug, thiserror::Error)]
-#[error(transparent)]
 pub enum ImportError {
+    #[error(transparent)]
     Read(#[from] ReadError),
+    #[error(transparent)]
     Write(#[from] WriteError),
+    #[error("the window began to close before the orders were added")]
+    Late,
 }
 
 /// How many orders it adds.
 const ORDERS: usize = 10;
 
-/// Adds orders to an open window. The transaction commits once others see that the window closes.
+/// Adds orders to an open window. The transaction commits once others see that the window closes. `None`: the
+/// window began to close before the orders were added, and nothing was.
 pub async fn import_slowly(
     executor: &ActionExecutor,
     window: &Stored<Window>,
-) -> Result<Vec<Sent>, Failure> {
+) -> Result<Option<Vec<Sent>>, Failure> {
     let databases = executor.databases();
     let orders: Vec<Order> = (0..ORDERS)
         .map(|n| Order {
@@ -45,15 +50,22 @@ pub async fn import_slowly(
     let committed = transactions.in_transaction(|transaction| async move {
         let new = adding.into_iter().map(|order| New::new(order, ()));
         databases.repository().within(&transaction).add_all(new).await?;
+        // The barrier waits for this transaction only if the window is still open now.
+        let mut is_in_time = false;
         while windows.get(id).await?.state == WindowState::Open {
+            is_in_time = true;
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
-        Ok::<_, ImportError>(())
+        if is_in_time { Ok(()) } else { Err(ImportError::Late) }
     });
-    committed.await?;
+    match committed.await {
+        Ok(()) => {}
+        Err(TransactionError::Inner(ImportError::Late)) => return Ok(None),
+        Err(error) => return Err(error.into()),
+    }
     let sent = orders.into_iter().map(|Order { id, bank, amount, state, .. }| {
         let order = NewOrder { id, bank, window: window.key.clone(), amount };
         Sent { order, state }
     });
-    Ok(sent.collect())
+    Ok(Some(sent.collect()))
 }

@@ -99,9 +99,15 @@ async fn play(
             return Ok(Vec::new());
         }
         let windows = executor.databases().repository::<Window>();
-        let open = windows.find_where(Window::STATE.eq(WindowState::Open)).await?;
-        let first = open.into_iter().min_by_key(|window| window.cutoff);
-        import_slowly(executor, &first.ok_or("there is no open window")?).await
+        loop {
+            let open = windows.find_where(Window::STATE.eq(WindowState::Open)).await?;
+            let first = open.into_iter().min_by_key(|window| window.cutoff);
+            let first = first.ok_or("there is no open window")?;
+            // If it begins to close too early, the import is for the next one.
+            if let Some(sent) = import_slowly(executor, &first).await? {
+                return Ok(sent);
+            }
+        }
     };
     let (mut sent, imported) = tokio::try_join!(day.play(), import)?;
     sent.extend(imported);

@@ -217,7 +217,8 @@ wrong_servers! {
     a_server_that_ends_terms_early_is_detected: EndsEarly
         is Broken::TwoHolders(_) | Broken::TokenFell { .. },
     a_server_that_extends_lost_grants_is_detected: ExtendsWhatIsLost is Broken::TwoHolders(_),
-    a_server_that_forgets_extensions_is_detected: ForgetsExtensions is Broken::TwoHolders(_),
+    a_server_that_forgets_extensions_is_detected: ForgetsExtensions
+        is Broken::TwoHolders(_) | Broken::TokenFell { .. },
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -124,6 +124,8 @@ async fn hand_on(locks: LockProvider, key: LockKey, long: Duration, short: Durat
     let (released, next) = tokio::join!(first.release(), next);
     assert!(released);
     let _kept = next.unwrap();
+    // A session tells its server with its next statement when the lock ends.
+    locks.inspect(&LockKey::named("another")).await.unwrap();
     report(&Report::Read);
     std::future::pending().await
 }

@@ -8,7 +8,7 @@ use ekbatan::lock::{
     Attempt, BackendError, Grant, GrantExtension, GrantRequest, Holder, LockBackend,
     ProcessBackend, Released,
 };
-use ekbatan_testkit::locks::LockConformance;
+use ekbatan_testkit::locks::{LockConformance, NotConforming};
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 enum Defect {
@@ -31,6 +31,14 @@ enum Defect {
     ExtendsAllWithoutLooking,
     ForgetsCommonExtensions,
     SeesWaitersEverywhere,
+}
+
+impl Defect {
+    /// Whether a machine that is slower than a term may hide it.
+    fn shows_within_a_term(self) -> bool {
+        use Defect::*;
+        matches!(self, EndsTermsEarly | ForgetsExtensions | ForgetsCommonExtensions)
+    }
 }
 
 struct WrongBackend {
@@ -188,6 +196,22 @@ impl LockBackend for WrongBackend {
     }
 }
 
+/// What the suite finds. It runs again if a slow machine may have hidden the defect from the check.
+async fn found(suite: LockConformance, defect: Defect, check: &str) -> Result<(), NotConforming> {
+    let mut found = suite.run().await;
+    for _ in 1..10 {
+        if names(&found, check) || !defect.shows_within_a_term() {
+            break;
+        }
+        found = suite.run().await;
+    }
+    found
+}
+
+fn names(found: &Result<(), NotConforming>, check: &str) -> bool {
+    found.as_ref().is_err_and(|failures| failures.checks().any(|failed| failed == check))
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn each_defect_is_named() {
     let expected = [
@@ -216,12 +240,11 @@ async fn each_defect_is_named() {
         let inner = ProcessBackend::new();
         let backend = WrongBackend { inner, defect, tokens: AtomicI64::new(0) };
         let suite = LockConformance::of_one(backend).patience(Duration::from_secs(2));
-        suites.spawn(async move { (defect, check, suite.run().await) });
+        suites.spawn(async move { (defect, check, found(suite, defect, check).await) });
     }
     while let Some(done) = suites.join_next().await {
         let (defect, check, result) = done.unwrap();
-        let failures = result.expect_err(&format!("{defect:?}"));
-        assert!(failures.checks().any(|failed| failed == check), "{defect:?}: {failures}");
+        assert!(names(&result, check), "{defect:?}: {result:?}");
     }
     // With a backend that is right, the same patience is enough.
     let right = LockConformance::of_one(ProcessBackend::new()).patience(Duration::from_secs(10));

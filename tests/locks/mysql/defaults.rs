@@ -30,6 +30,8 @@ const HOSTILE: [(&str, &str); 10] = [
 
 async fn set(url: &str, values: impl Iterator<Item = (&str, &str)>) {
     let mut administrator = mysql_client(url).await;
+    // A machine may pause for longer than the hostile idle time, also while it is reset.
+    sqlx::raw_sql("SET SESSION wait_timeout = 600").execute(&mut administrator).await.unwrap();
     for (name, value) in values {
         // Older versions know the transaction's defaults by other names.
         let older = name.replace("transaction_", "tx_");

@@ -1,9 +1,11 @@
 //! What happens to named locks when their session ends.
 
+use std::error::Error;
 use std::time::Duration;
 
 use ekbatan::config::DataSourceConfig;
 use ekbatan::lock::{KeyedLockProvider, LockKey, LockProvider, LossCause, MySqlLocks, lock_key};
+use support::until;
 
 use crate::providers::{Kind, LONG, on_mysql};
 use crate::sql::place::{Place, acquire_eventually};
@@ -116,10 +118,15 @@ async fn both_sides_give_up_a_silent_connection(kind: Kind) {
     // It gives up after this time, and the server after twice that.
     let url = proxy.url_for(&place.url);
     let impatient = DataSourceConfig::new(&url).read_timeout(Duration::from_secs(3));
-    let server = MySqlLocks::open(&impatient).await.unwrap();
-    let session = server.eventlog(url.rsplit('/').next().unwrap()).session().await.unwrap();
-    let locks = LockProvider::new(session, "test");
+    // Patient, so that it creates the table on a slow machine too.
     let others = place.process().await;
+    let mut opened = None;
+    until("the impatient session opens", async || {
+        opened = session(&impatient).await.inspect_err(|error| println!("{error}")).ok();
+        opened.is_some()
+    })
+    .await;
+    let locks = opened.unwrap();
     let key = LockKey::named("k");
     let lease = locks.acquire(&key, LONG * 10).await.unwrap();
     proxy.stall();
@@ -136,4 +143,10 @@ async fn both_sides_give_up_a_silent_connection(kind: Kind) {
     proxy.resume();
     assert!(successor.release().await);
     assert!(acquire_eventually(&locks, &key).await.release().await);
+}
+
+async fn session(config: &DataSourceConfig) -> Result<LockProvider, Box<dyn Error>> {
+    let server = MySqlLocks::open(config).await?;
+    let session = server.eventlog(config.url.rsplit('/').next().unwrap()).session().await?;
+    Ok(LockProvider::new(session, "test"))
 }

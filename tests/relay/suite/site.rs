@@ -112,7 +112,7 @@ pub enum Address {
 impl Address {
     pub fn connect(&self) -> SharedBroker {
         match self {
-            Self::Nats(url) => nats::broker(url),
+            Self::Nats(url) => nats::connect(url),
             #[cfg(feature = "rabbitmq")]
             Self::RabbitMq(url) => rabbitmq::broker(url),
             #[cfg(feature = "kafka")]

@@ -1,10 +1,18 @@
 //! Plain SQL on any of the databases.
 
+use std::time::Duration;
+
+use sqlx::sqlite::SqliteConnectOptions;
 use sqlx::{
-    AssertSqlSafe, Connection as _, MySqlConnection, PgConnection, Row as _, SqliteConnection,
+    AssertSqlSafe, ConnectOptions as _, Connection as _, MySqlConnection, PgConnection, Row as _,
+    SqliteConnection,
 };
 
 use crate::Dialect;
+
+/// How long to wait for another transaction on a SQLite file. On a busy machine it may take longer than
+/// the five seconds of sqlx.
+const BUSY_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// A row whose columns were cast to text.
 pub type TextRow = Vec<Option<String>>;
@@ -23,7 +31,10 @@ impl PlainConnection {
     /// Connects to the database that the scheme of the URL names.
     pub async fn connect(url: &str) -> Self {
         match Dialect::of_url(url) {
-            Dialect::Sqlite => Self::Sqlite(SqliteConnection::connect(url).await.unwrap()),
+            Dialect::Sqlite => {
+                let options: SqliteConnectOptions = url.parse().unwrap();
+                Self::Sqlite(options.busy_timeout(BUSY_TIMEOUT).connect().await.unwrap())
+            }
             Dialect::Postgres => Self::Postgres(PgConnection::connect(url).await.unwrap()),
             Dialect::MySql | Dialect::MariaDb => {
                 // sqlx has one scheme for both servers.

@@ -1,21 +1,33 @@
 //! A task that blocks its thread, as code does that waits without `await`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 
 /// Opens the gate when it is dropped.
 pub struct ThreadGate {
     _open: mpsc::Sender<()>,
+    is_reached: Arc<AtomicBool>,
 }
 
 /// The gate, as those see it who wait behind it.
 #[derive(Clone)]
-pub struct ClosedGate(Arc<Mutex<mpsc::Receiver<()>>>);
+pub struct ClosedGate {
+    closed: Arc<Mutex<mpsc::Receiver<()>>>,
+    is_reached: Arc<AtomicBool>,
+}
 
 impl ThreadGate {
     /// A gate that is closed, and what waits behind it.
     pub fn closed() -> (Self, ClosedGate) {
         let (open, closed) = mpsc::channel();
-        (Self { _open: open }, ClosedGate(Arc::new(Mutex::new(closed))))
+        let is_reached = Arc::new(AtomicBool::new(false));
+        let gate = Self { _open: open, is_reached: is_reached.clone() };
+        (gate, ClosedGate { closed: Arc::new(Mutex::new(closed)), is_reached })
+    }
+
+    /// Whether a task blocks its thread, so that it cannot be cancelled any more.
+    pub fn is_reached(&self) -> bool {
+        self.is_reached.load(Ordering::SeqCst)
     }
 }
 
@@ -24,6 +36,7 @@ impl ClosedGate {
     pub async fn block(self) {
         // A task that this one has woken must not wait behind it on its thread.
         tokio::task::yield_now().await;
-        assert!(self.0.lock().unwrap().recv().is_err(), "nothing is sent");
+        self.is_reached.store(true, Ordering::SeqCst);
+        assert!(self.closed.lock().unwrap().recv().is_err(), "nothing is sent");
     }
 }

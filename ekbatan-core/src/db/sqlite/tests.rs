@@ -20,7 +20,7 @@ use crate::db::{
 use crate::domain::{Value, ValueType};
 
 /// How long a commit waits for another process.
-const PATIENCE: Duration = Duration::from_secs(5);
+const PATIENCE: Duration = Duration::from_secs(60);
 
 struct File {
     folder: tempfile::TempDir,

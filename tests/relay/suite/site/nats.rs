@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use async_nats::jetstream::stream::{Config, DiscardPolicy, Stream};
+use async_nats::ConnectOptions;
+use async_nats::jetstream::stream::{Config, DiscardPolicy, RawMessageErrorKind, Stream};
 use ekbatan::relay::NatsBroker;
 use ekbatan_testkit::NatsServer;
 use futures_util::FutureExt;
@@ -12,9 +13,20 @@ use super::{Address, Limits, Received, SharedBroker, Site};
 
 pub const STREAM: &str = "events";
 
+/// How long a test waits for the server, which a busy machine may hold up.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// How long a relay waits for the server. With the usual lease the window of the stream is still long
+/// enough.
+const ACK_TIMEOUT: Duration = Duration::from_secs(20);
+
+/// The same if the test kills the server: a relay waits as long for what is lost then.
+const SHORT_ACK_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A private server with one stream.
 pub struct NatsSite {
     pub server: NatsServer,
+    dies: bool,
 }
 
 impl NatsSite {
@@ -29,7 +41,7 @@ impl NatsSite {
             builder = builder.setting("authorization", format!("{{users: [{user}]}}"));
             builder = builder.setting("no_auth_user", "all");
         }
-        let site = Self { server: builder.start().await.unwrap() };
+        let site = Self { server: builder.start().await.unwrap(), dies: limits.dies };
         let config = Config {
             name: STREAM.to_owned(),
             subjects: vec!["ekbatan.>".to_owned()],
@@ -43,8 +55,9 @@ impl NatsSite {
     }
 
     pub async fn jetstream(&self) -> async_nats::jetstream::Context {
-        let client = async_nats::connect(self.server.url()).await.unwrap();
-        async_nats::jetstream::new(client)
+        let options =
+            ConnectOptions::new().connection_timeout(PATIENCE).request_timeout(Some(PATIENCE));
+        async_nats::jetstream::new(options.connect(self.server.url()).await.unwrap())
     }
 
     pub async fn stream(&self) -> Stream {
@@ -54,7 +67,8 @@ impl NatsSite {
 
 impl Site for NatsSite {
     fn broker(&self) -> SharedBroker {
-        broker(&self.server.url())
+        let ack_timeout = if self.dies { SHORT_ACK_TIMEOUT } else { ACK_TIMEOUT };
+        broker(&self.server.url(), ack_timeout)
     }
 
     fn received(&self) -> BoxFuture<'_, Vec<Received>> {
@@ -62,8 +76,13 @@ impl Site for NatsSite {
             let stream = self.stream().await;
             let state = &stream.cached_info().state;
             let mut received = Vec::new();
-            for sequence in state.first_sequence..=state.last_sequence {
-                let Ok(message) = stream.get_raw_message(sequence).await else { continue };
+            // An empty stream names 0, which is no message.
+            for sequence in state.first_sequence.max(1)..=state.last_sequence {
+                let message = match stream.get_raw_message(sequence).await {
+                    Ok(message) => message,
+                    Err(error) if error.kind() == RawMessageErrorKind::NoMessageFound => continue,
+                    Err(error) => panic!("message {sequence}: {error:?}"),
+                };
                 let headers = message.headers.iter().flat_map(|(name, values)| {
                     values.iter().map(move |value| (name.to_string(), value.to_string()))
                 });
@@ -106,7 +125,11 @@ impl Site for NatsSite {
     }
 }
 
-pub fn broker(url: &str) -> SharedBroker {
-    let broker = NatsBroker::new(url, STREAM);
-    SharedBroker::new(broker.ack_timeout(Duration::from_secs(2)))
+/// The broker of another process.
+pub fn connect(url: &str) -> SharedBroker {
+    broker(url, ACK_TIMEOUT)
+}
+
+fn broker(url: &str, ack_timeout: Duration) -> SharedBroker {
+    SharedBroker::new(NatsBroker::new(url, STREAM).ack_timeout(ack_timeout))
 }
