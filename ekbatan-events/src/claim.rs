@@ -225,7 +225,7 @@ impl Claims<'_> {
                 Ok(Some(row)) if is_broken => {
                     let releasing = release(self.deliveries, row, now);
                     if let Err(error) = writes.answer(releasing).await {
-                        tracing::warn!(%error, "a delivery was not given back; the next check does it");
+                        writes.note_failure(&error); // the next check gives it back
                     }
                 }
                 Ok(Some(row)) => held.push((handler, row)),

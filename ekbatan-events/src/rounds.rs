@@ -23,11 +23,11 @@ use crate::unheld::Unheld;
 /// How often rows are checked that nobody would find otherwise.
 const CHECKS: Duration = Duration::from_secs(5);
 
-/// How often a node looks at what a round has left. Nobody tells the node of that, and the pause after a round
-/// may be long.
+/// The pause after a round that failed or left rows as they were, at most. No notification tells of such rows.
 const SECOND_LOOK: Duration = Duration::from_secs(1);
 
-/// For how long it does. A write whose answer did not come may still be under way.
+/// How long rounds stay so frequent after the last such round. A write that was given up may still run at the
+/// server.
 const SECOND_LOOKS: Duration = Duration::from_secs(60);
 
 /// A node that holds so many deliveries of a stream claims no more of it.

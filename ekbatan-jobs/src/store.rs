@@ -327,8 +327,8 @@ impl Store {
         }
     }
 
-    /// Counts before it reads, because mostly there is nothing to delete, and once more afterwards: others may
-    /// have deleted runs in between, and then some of those that were read are to stay.
+    /// Counts before it reads, because usually there is nothing to delete. Counts once more afterwards: another
+    /// node may have deleted runs in between, and then some of those that were read are to stay.
     async fn try_prune(&self, job: &JobRow) -> Result<(), JobsError> {
         let ended = || RunRow::JOB.eq(&job.name) & RunRow::STATE.is_in(ENDED);
         let surplus = self.surplus(job, ended()).await?;

@@ -186,7 +186,11 @@ async fn what_is_committed_during_a_pause_has_no_owner(scene: &Scene) {
     assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4]);
     assert_eq!(scene.posted(other).await, [1]);
     let none_more = (before, 5);
-    assert_eq!(deleted.count("ledger.post").await, none_more, "only the first one had an owner");
+    assert_eq!(
+        deleted.count("ledger.post").await,
+        none_more,
+        "what was committed during the pause had none"
+    );
 }
 
 async fn what_is_committed_during_a_drain_has_no_owner_when_it_ends(scene: &Scene) {

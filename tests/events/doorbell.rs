@@ -228,7 +228,7 @@ async fn a_claim_that_fails_is_tried_again_although_the_node_does_not_look(scene
 
 /// Its answer comes after the round has given it up.
 async fn a_claim_that_takes_too_long_is_tried_again_although_the_node_does_not_look(scene: &Scene) {
-    is_handled_after_a_claim_that(scene, "PERFORM pg_sleep(3)").await;
+    is_handled_after_a_claim_that(scene, "PERFORM pg_sleep(10)").await;
 }
 
 /// Lets the first claim of a node do this at the server.

@@ -96,8 +96,7 @@ async fn one_held_key_leaves_the_others_free(t: &TestLocks) {
             unreachable!("one of them is held")
         });
         match work.await.unwrap_err() {
-            WithLockError::Busy { key, waited } => {
-                assert_eq!(key, asked[1]);
+            WithLockError::Busy { key, waited } if key == asked[1] => {
                 assert!(waited >= wait);
                 Ok(())
             }

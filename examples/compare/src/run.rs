@@ -200,11 +200,13 @@ fn round_trips(
     began: &Reading,
     ended: &Reading,
 ) -> f64 {
-    let saw_window = ended.at >= began.at + window / 2 && ended.round_trips > began.round_trips;
+    let saw_window =
+        ended.at >= began.at + window * 9 / 10 && ended.round_trips > began.round_trips;
     let (trips, deposits) = if saw_window {
         (ended.round_trips - began.round_trips, work.actions)
     } else {
-        // On a busy machine the begin may be read as late as the end. Then the whole pass counts.
+        // On a busy machine the begin may be read as late as the end. Then the whole pass counts, with its
+        // logins.
         (network.round_trips(), work.acknowledged)
     };
     trips as f64 / deposits.max(1) as f64

@@ -33,6 +33,7 @@ fn standstills() -> watch::Receiver<Duration> {
 
 async fn may_have_lost_a_place(mut standstills: watch::Receiver<Duration>) -> bool {
     // A standstill is noted when it is over.
+    standstills.mark_unchanged();
     standstills.changed().await.unwrap();
     *standstills.borrow() >= PLACE_MAY_BE_LOST
 }
