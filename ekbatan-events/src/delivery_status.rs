@@ -8,8 +8,8 @@ use ekbatan_core::shard::{Databases, Shard};
 
 use crate::dead_letter::{DeadLetter, DeadLetterState};
 use crate::error::EventsError;
-use crate::registration::Registrar;
-use crate::remote_call::{RemoteCall, RemoteCallState};
+use crate::nodes::registration::Registrar;
+use crate::remote::call::{RemoteCall, RemoteCallState};
 
 /// How far a handler is on one shard.
 #[derive(Debug, Clone, PartialEq, Eq)]

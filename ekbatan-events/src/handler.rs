@@ -15,9 +15,9 @@ use serde_json::Value as Json;
 use uuid::Uuid;
 
 use crate::HandledEvent;
-use crate::remote_error::RemoteFailure;
-use crate::remote_request::{RemoteRequest, RunOfRequest};
-use crate::remote_store::RemoteStore;
+use crate::remote::error::RemoteFailure;
+use crate::remote::request::{RemoteRequest, RunOfRequest};
+use crate::remote::store::RemoteStore;
 
 /// Handles the events of one model.
 ///

@@ -10,23 +10,23 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-use crate::alive::{Alive, Life};
-use crate::delivery_run::Runner;
-use crate::doorbell::NodeDoorbell;
 use crate::ending::{HandedBack, told_to_end};
 use crate::error::StartError;
-use crate::fences::FenceTasks;
-use crate::gauges::Gauges;
-use crate::handler_set::HandlerSet;
-use crate::heart::Heart;
-use crate::marks::Marks;
-use crate::membership::Membership;
-use crate::node_handler::{Counts, Handler};
-use crate::registration::Registrar;
+use crate::handlers::handler_set::HandlerSet;
+use crate::handlers::node_handler::{Counts, Handler};
+use crate::nodes::alive::{Alive, Life};
+use crate::nodes::fences::FenceTasks;
+use crate::nodes::membership::Membership;
+use crate::nodes::registration::Registrar;
 use crate::relay::{EventRelay, RelayTerms};
 use crate::retention::Retention;
+use crate::runs::delivery_run::Runner;
+use crate::runs::marks::Marks;
 use crate::settings::Settings;
-use crate::shard_worker::{ShardWorker, Stop};
+use crate::worker::doorbell::NodeDoorbell;
+use crate::worker::gauges::Gauges;
+use crate::worker::heart::Heart;
+use crate::worker::shard_worker::{ShardWorker, Stop};
 use crate::{EventHandler, HandledEvent, HandlerOptions};
 
 /// For how long at most a node that is drained waits for what else it does, as its retention.

@@ -14,8 +14,8 @@ use uuid::Uuid;
 
 use crate::dead_letter::DeadLetter;
 use crate::error::EventsError;
-use crate::registration::Registrar;
-use crate::remote_call::RemoteCall;
+use crate::nodes::registration::Registrar;
+use crate::remote::call::RemoteCall;
 
 /// Databases do not know much earlier dates, in seconds.
 const CENTURY: u64 = 100 * 365 * 24 * 60 * 60;

@@ -11,74 +11,49 @@
 #![warn(missing_debug_implementations, missing_docs)]
 
 mod backend;
-mod cleaning;
+mod backends;
 mod error;
 mod execute_locked;
-mod force;
-mod inline_task;
-mod key_hints;
-mod key_poller;
-mod key_queue;
-mod key_worker;
 mod lead;
-mod lease;
-mod leases;
 mod listing;
-#[cfg(feature = "mysql")]
-mod mysql;
 mod options;
-#[cfg(feature = "postgres")]
-mod postgres;
-mod process;
 mod provider;
-mod provider_state;
 mod read_write;
 mod registry;
-mod renewals;
 mod run_once;
 mod scope;
 mod semaphore;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod server_clock;
-mod servers;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod session;
 mod slots;
 mod source;
-#[cfg(feature = "sqlite")]
-mod sqlite;
-mod telemetry;
-#[cfg(any(feature = "mysql", feature = "postgres"))]
-mod to_the_end;
 mod with_lock;
 
 pub use backend::{
     Attempt, BackendError, FailureKind, Grant, GrantExtension, GrantRequest, HandOver, Holder,
     LockBackend, Released,
 };
-pub use cleaning::CleaningSlices;
+pub use backends::cleaning::CleaningSlices;
+pub use backends::key_hints::KeyHints;
+pub use backends::key_poller::{KeyPoller, KeyState, KeyStates, Pace};
+#[cfg(feature = "mysql")]
+pub use backends::mysql::{MySqlLocks, MySqlLocksError};
+#[cfg(feature = "postgres")]
+pub use backends::postgres::{PostgresLocks, PostgresLocksError};
+pub use backends::process::ProcessBackend;
+#[cfg(feature = "sqlite")]
+pub use backends::sqlite::{SqliteLocks, SqliteLocksError};
 pub use ekbatan_core::domain::{KeyPart, LockKey, LockLevel};
 pub use ekbatan_core::lock_key;
 pub use error::{LockError, LossCause, WithLockError};
 pub use execute_locked::ExecuteLocked;
-pub use key_hints::KeyHints;
-pub use key_poller::{KeyPoller, KeyState, KeyStates, Pace};
-pub use lease::Lease;
 pub use listing::{HeldKey, HeldKeys};
-#[cfg(feature = "mysql")]
-pub use mysql::{MySqlLocks, MySqlLocksError};
 pub use options::LockOptions;
-#[cfg(feature = "postgres")]
-pub use postgres::{PostgresLocks, PostgresLocksError};
-pub use process::ProcessBackend;
-pub use provider::{KeyedLockProvider, LockProvider};
+pub use provider::lease::Lease;
+pub use provider::lock_provider::{KeyedLockProvider, LockProvider};
+pub use provider::telemetry::LockCounters;
 pub use read_write::{ReadWriteLock, WriteLease};
+pub use registry::servers::{BuiltIn, LockServers};
 pub use registry::{KeyedLocksError, LockRegistry, ShardLocksError};
 pub use run_once::{RunOnce, RunOnceError};
 pub use scope::LockScope;
 pub use semaphore::Semaphore;
-pub use servers::{BuiltIn, LockServers};
 pub use source::LockSource;
-#[cfg(feature = "sqlite")]
-pub use sqlite::{SqliteLocks, SqliteLocksError};
-pub use telemetry::LockCounters;

@@ -4,6 +4,8 @@
 //! configuration. Shards with equal lock settings share one provider.
 
 mod error;
+mod leases;
+pub(crate) mod servers;
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt;

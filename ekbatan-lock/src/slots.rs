@@ -18,7 +18,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::Instant;
 
 use crate::options::countable;
-use crate::provider::check;
+use crate::provider::lock_provider::check;
 use crate::{
     BackendError, KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockScope, LossCause,
 };

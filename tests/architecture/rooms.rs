@@ -16,7 +16,7 @@ pub struct Room {
 }
 
 #[rustfmt::skip]
-pub const TABLE: [RoomList; 12] = [
+pub const TABLE: [RoomList; 13] = [
     RoomList { of_crate: "ekbatan-core", folder: "", rooms: &[
         room(&["clock"], &[]),
         room(&["error_text"], &[]),
@@ -53,27 +53,33 @@ pub const TABLE: [RoomList; 12] = [
     // A backend knows a server and the contract; a provider knows the contract only.
     RoomList { of_crate: "ekbatan-lock", folder: "", rooms: &[
         rooms("contract", &["backend", "error", "listing", "options", "scope"], &[]),
-        room(&["process"], &["contract"]),
-        rooms("sessions", &["session", "cleaning", "key_hints", "key_poller", "server_clock", "to_the_end"], &["contract"]),
-        room(&["postgres"], &["contract", "sessions"]),
-        room(&["mysql"], &["contract", "sessions"]),
-        room(&["sqlite"], &["contract", "sessions"]),
-        rooms("provider", &["inline_task", "lease", "key_queue", "key_worker", "force", "provider", "provider_state", "renewals", "telemetry"], &["contract"]),
+        room(&["backends"], &["contract"]),
+        room(&["provider"], &["contract"]),
         rooms("use", &["source", "with_lock", "run_once", "lead", "execute_locked", "slots", "semaphore", "read_write"], &["contract", "provider"]),
-        rooms("registry", &["registry", "servers", "leases"], &["contract", "process", "postgres", "mysql", "sqlite", "provider"]),
+        room(&["registry"], &["contract", "backends", "provider"]),
+    ] },
+    RoomList { of_crate: "ekbatan-lock", folder: "backends", rooms: &[
+        room(&["process"], &[]),
+        rooms("shared", &["session", "cleaning", "key_hints", "key_poller", "server_clock", "to_the_end"], &[]),
+        room(&["postgres"], &["shared"]),
+        room(&["mysql"], &["shared"]),
+        room(&["sqlite"], &["shared"]),
     ] },
     // What a handler sees is below what runs it.
     RoomList { of_crate: "ekbatan-events", folder: "", rooms: &[
-        rooms("contract", &["options", "decode", "error", "intervention", "dead_letter", "delivery_filter", "failure", "ending", "remote_call", "remote_error", "remote_store", "remote_request", "handler", "relay"], &[]),
-        rooms("handlers", &["any_handler", "node_handler", "handler_set"], &["contract"]),
-        rooms("nodes", &["alive", "fences", "membership", "subscription_changes", "registration"], &["contract", "handlers"]),
-        rooms("settings", &["settings", "retention"], &["contract", "nodes"]),
-        room(&["delivery_status"], &["contract", "nodes"]),
+        rooms("errors", &["failure", "intervention", "error"], &[]),
+        room(&["remote"], &["errors"]),
+        rooms("contract", &["options", "decode", "dead_letter", "delivery_filter", "ending", "handler", "relay"], &["errors", "remote"]),
+        room(&["handlers"], &["errors", "contract"]),
+        room(&["nodes"], &["errors", "contract", "handlers"]),
+        rooms("settings", &["settings", "retention"], &["errors", "remote", "contract", "nodes"]),
+        room(&["delivery_status"], &["errors", "remote", "contract", "nodes"]),
         room(&["read_events"], &[]),
-        rooms("claims", &["claimed", "round_writes", "put_off", "elsewhere", "look_from", "rows_before", "candidates", "claim", "poll", "ready_queue", "streams", "unheld", "held_sizes", "rounds"], &["contract", "handlers", "nodes", "read_events"]),
-        rooms("runs", &["unwanted", "marks", "delivery_run", "relay_run"], &["contract", "handlers", "nodes", "read_events", "claims"]),
-        rooms("node", &["run_tasks", "relay_gates", "doorbell", "gauges", "heart", "shard_worker", "hand_back", "node"], &["contract", "handlers", "nodes", "settings", "delivery_status", "read_events", "claims", "runs"]),
-        rooms("operations", &["operations", "filtered_rows", "bulk", "handler_operations", "remote_operations"], &["contract", "nodes", "delivery_status", "read_events"]),
+        room(&["claims"], &["errors", "contract", "handlers", "nodes", "read_events"]),
+        room(&["runs"], &["errors", "remote", "contract", "handlers", "nodes", "read_events", "claims"]),
+        room(&["worker"], &["errors", "contract", "handlers", "nodes", "settings", "delivery_status", "read_events", "claims", "runs"]),
+        room(&["node"], &["errors", "contract", "handlers", "nodes", "settings", "runs", "worker"]),
+        room(&["operations"], &["errors", "remote", "contract", "nodes", "delivery_status", "read_events"]),
     ] },
     // Schedules and plans know no database.
     RoomList { of_crate: "ekbatan-jobs", folder: "", rooms: &[

@@ -1,0 +1,258 @@
+//! The row of a node, and the rows of others.
+//!
+//! A node renews its row by raising the version. If another node sees the same version for as
+//! long as the lease, it deletes the row, unless it is renewed in the same moment. So no two clocks
+//! are compared. Each process is a node of its own, also if several have one name.
+
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
+
+use chrono::{DateTime, Utc};
+use ekbatan_core::__private::deliveries::{Claimant, Delivery, DeliveryState, OfHandlers};
+use ekbatan_core::domain::{Id, New, Stored};
+use ekbatan_core::repository::Repository;
+use ekbatan_core::shard::{Databases, Shard};
+use ekbatan_macros::{Entity, State};
+use futures_util::future::join_all;
+use tokio::time::Instant;
+use uuid::Uuid;
+
+use crate::error::EventsError;
+use crate::handlers::node_handler::Handler;
+use crate::nodes::fences::Fences;
+
+/// How many deliveries are released at a time.
+const PAGE: usize = 256;
+
+/// A process that handles events, from its start to its end.
+#[derive(Debug, Clone, PartialEq, Entity)]
+#[entity(table = "eventlog.nodes")]
+pub(crate) struct NodeRow {
+    pub(crate) id: Id<NodeRow>,
+    pub(crate) name: String,
+    pub(crate) started: DateTime<Utc>,
+    pub(crate) state: NodeState,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, State)]
+pub(crate) enum NodeState {
+    Live,
+}
+
+/// A node on one shard.
+pub(crate) struct Membership {
+    shard: Shard,
+    nodes: Repository<NodeRow>,
+    deliveries: Repository<Delivery>,
+    own: Stored<NodeRow>,
+    lease: Duration,
+    /// The versions of other nodes, and since when they are the same.
+    seen: HashMap<Uuid, (i64, Instant)>,
+}
+
+impl Membership {
+    /// Adds a node.
+    pub(crate) async fn join(
+        databases: &Databases,
+        shard: &Shard,
+        name: &str,
+        now: DateTime<Utc>,
+        lease: Duration,
+    ) -> Result<Self, EventsError> {
+        let nodes = databases.repository::<NodeRow>().on_shard(shard);
+        let row = NodeRow {
+            id: Id::from_uuid(Uuid::now_v7()),
+            name: name.to_owned(),
+            started: now,
+            state: NodeState::Live,
+        };
+        let own = nodes.add(New::new(row, ())).await?;
+        let deliveries = databases.repository().on_shard(shard);
+        Ok(Self { shard: shard.clone(), nodes, deliveries, own, lease, seen: HashMap::new() })
+    }
+
+    pub(crate) fn id(&self) -> Uuid {
+        self.own.id.uuid()
+    }
+
+    /// Renews the node. `false` if somebody has deleted it: it is lost.
+    pub(crate) async fn renew(&mut self) -> Result<bool, EventsError> {
+        loop {
+            let renewal = self.own.clone().apply(|_| ());
+            match self.nodes.update(renewal).await.map_err(EventsError::from) {
+                Ok(renewed) => {
+                    self.own = renewed;
+                    return Ok(true);
+                }
+                // The answer to an earlier renewal may have been lost. Others may have seen that one long
+                // ago, so it is renewed once more.
+                Err(error) if error.is_stale() => match self.nodes.find(self.own.id).await? {
+                    Some(own) => self.own = own,
+                    None => return Ok(false),
+                },
+                Err(error) => return Err(error),
+            }
+        }
+    }
+
+    /// Deletes nodes that do not renew their rows, and releases what nobody holds any more.
+    pub(crate) async fn clear_away(
+        &mut self,
+        fences: &Fences,
+        now: DateTime<Utc>,
+    ) -> Result<usize, EventsError> {
+        let present = Instant::now();
+        let others = self.nodes.find_all().await?;
+        self.seen.retain(|id, _| others.iter().any(|node| node.id.uuid() == *id));
+        for node in others.iter().filter(|node| node.id != self.own.id) {
+            let version = node.version();
+            let (seen, since) = self.seen.entry(node.id.uuid()).or_insert((version, present));
+            if *seen != version {
+                (*seen, *since) = (version, present);
+            } else if present.duration_since(*since) >= self.lease {
+                match self.nodes.erase(node).await.map_err(EventsError::from) {
+                    Ok(()) => {
+                        tracing::warn!(node = %node.id, name = %node.name, "a node is silent; its deliveries are taken over")
+                    }
+                    Err(error) if error.is_stale() => {}
+                    Err(error) => return Err(error),
+                }
+            }
+        }
+        self.release_orphans(fences, now).await
+    }
+
+    /// Releases deliveries whose node has no row. Those of a relay whose broker can keep a lost node from
+    /// sending are released after that has happened.
+    async fn release_orphans(
+        &self,
+        fences: &Fences,
+        now: DateTime<Utc>,
+    ) -> Result<usize, EventsError> {
+        let mut count = 0;
+        // All of them now: the next heartbeat may be minutes away.
+        loop {
+            let orphans = self.orphans(OfHandlers::Except(fences.names())).await?;
+            let released = release_all(&self.deliveries, orphans, now).await?;
+            if released == 0 {
+                break;
+            }
+            count += released;
+        }
+        // At the same time: a broker that does not answer keeps only its own relay waiting.
+        let of_relays = fences.known().map(|relay| self.release_fenced(fences, relay, now));
+        for released in join_all(of_relays).await {
+            count += released?;
+        }
+        Ok(count)
+    }
+
+    /// Releases the deliveries of a relay whose node has no row and can send nothing more.
+    async fn release_fenced(
+        &self,
+        fences: &Fences,
+        relay: &Handler,
+        now: DateTime<Utc>,
+    ) -> Result<usize, EventsError> {
+        let mut count = 0;
+        loop {
+            let mut lost: HashMap<Uuid, Vec<Stored<Delivery>>> = HashMap::new();
+            for orphan in self.orphans(OfHandlers::Among(relay.names())).await? {
+                lost.entry(orphan.node).or_default().push(orphan);
+            }
+            let releasing = lost.into_iter().map(|(node, orphans)| {
+                let deliveries = self.deliveries.clone();
+                fences.release_after(relay, self.shard.identifier(), node, async move {
+                    release_all(&deliveries, orphans, now).await.unwrap_or_else(|error| {
+                        tracing::warn!(%error, "what a lost node had claimed could not be released; trying again");
+                        0
+                    })
+                })
+            });
+            let released: usize = join_all(releasing).await.into_iter().sum();
+            if released == 0 {
+                return Ok(count);
+            }
+            count += released;
+        }
+    }
+
+    /// Claimed deliveries of handlers whose node has no row.
+    async fn orphans(&self, handlers: OfHandlers) -> Result<Vec<Stored<Delivery>>, EventsError> {
+        let known = self.nodes.find_all().await?;
+        let known = known.iter().map(|node| node.id.uuid()).collect();
+        let orphans = self.shard.claimed(Claimant::Other(known, handlers), PAGE).await?;
+        if orphans.is_empty() {
+            return Ok(Vec::new());
+        }
+        let orphans: Vec<_> = orphans.into_iter().map(Id::from_uuid).collect();
+        let mut orphans = self.deliveries.find_by_ids(&orphans).await?;
+        orphans.retain(|row| row.state == DeliveryState::Claimed);
+        // A node that joined meanwhile may have claimed them.
+        let nodes: HashSet<Uuid> = orphans.iter().map(|row| row.node).collect();
+        let ids: Vec<_> = nodes.into_iter().map(Id::from_uuid).collect();
+        let living = self.nodes.find_by_ids(&ids).await?;
+        orphans.retain(|row| living.iter().all(|of| of.id.uuid() != row.node));
+        Ok(orphans)
+    }
+
+    /// Deletes the node, at its end.
+    pub(crate) async fn leave(&mut self) -> Result<(), EventsError> {
+        loop {
+            match self.nodes.erase(&self.own).await.map_err(EventsError::from) {
+                // A renewal may have been given up, and have happened all the same.
+                Err(error) if error.is_stale() => match self.nodes.find(self.own.id).await? {
+                    Some(own) => self.own = own,
+                    None => return Ok(()),
+                },
+                left => return left,
+            }
+        }
+    }
+}
+
+/// Releases deliveries. Returns how many were still as they were read.
+async fn release_all(
+    deliveries: &Repository<Delivery>,
+    rows: Vec<Stored<Delivery>>,
+    now: DateTime<Utc>,
+) -> Result<usize, EventsError> {
+    let mut count = 0;
+    for released in join_all(rows.into_iter().map(|row| release(deliveries, row, now))).await {
+        count += usize::from(released?);
+    }
+    Ok(count)
+}
+
+/// Lets a delivery wait for a node again, without counting an attempt. `false` if it is not as it was
+/// read; then nothing happens. It is due at once, also for nodes whose clocks are behind `now`.
+pub(crate) async fn release(
+    deliveries: &Repository<Delivery>,
+    row: Stored<Delivery>,
+    now: DateTime<Utc>,
+) -> Result<bool, EventsError> {
+    change(deliveries, row, DeliveryState::New, now).await
+}
+
+/// The same, but it waits until a time comes.
+pub(crate) async fn release_until(
+    deliveries: &Repository<Delivery>,
+    row: Stored<Delivery>,
+    until: DateTime<Utc>,
+) -> Result<bool, EventsError> {
+    change(deliveries, row, DeliveryState::Waiting, until).await
+}
+
+async fn change(
+    deliveries: &Repository<Delivery>,
+    row: Stored<Delivery>,
+    state: DeliveryState,
+    due: DateTime<Utc>,
+) -> Result<bool, EventsError> {
+    let change = row.apply(|row| (row.state, row.node, row.due) = (state, Uuid::nil(), due));
+    match deliveries.update(change).await.map_err(EventsError::from) {
+        Ok(_) => Ok(true),
+        Err(error) if error.is_stale() => Ok(false),
+        Err(error) => Err(error),
+    }
+}
