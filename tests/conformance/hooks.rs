@@ -6,6 +6,8 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use ekbatan::action::{ActionPlan, Budget, ErrorKind, Outcome, RetryPolicy};
+use ekbatan::prelude::*;
+use futures_util::FutureExt;
 use support::TestDatabase;
 use support::things::{quiet, thing};
 use tokio::sync::oneshot;
@@ -22,6 +24,7 @@ on_every_database! {
     on_sqlite_only:
     effects_run_in_order_after_the_commit,
     effects_run_for_an_action_that_changes_nothing,
+    a_commit_that_ends_with_its_runtime_is_unknown,
     a_failing_effect_is_counted_and_changes_nothing,
 }
 
@@ -145,4 +148,25 @@ async fn an_effect_completes_when_its_caller_is_dropped(db: &TestDatabase) {
     go_on.send(()).unwrap();
     assert_eq!(ended.await.unwrap(), id);
     assert_eq!(executor.outcome(id).await.unwrap(), Outcome::Committed);
+}
+
+async fn a_commit_that_ends_with_its_runtime_is_unknown(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let action = stage(|ctx| {
+        note(ctx.plan(), &Log::default(), "effect");
+        Ok(())
+    });
+    let mut call = executor.execute(&action, Nothing {}).into_future();
+    // Nothing runs in it: it is only there for the task of the commit to be spawned.
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let entered = runtime.enter();
+    assert!((&mut call).now_or_never().is_none());
+    drop(entered);
+    runtime.shutdown_background();
+    match call.await {
+        Err(ExecuteError::CommitUnknown { why, .. }) => {
+            assert_eq!(why, "the task that committed it was stopped");
+        }
+        other => panic!("{other:?}"),
+    }
 }

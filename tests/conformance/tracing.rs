@@ -19,6 +19,7 @@ on_every_database! {
 
 on_every_database! {
     on_sqlite_only:
+    an_effect_runs_in_the_span_of_its_commit,
     each_retry_is_counted_and_has_an_event,
     a_call_without_retries_counts_none,
     a_panic_reaches_the_caller_and_leaves_its_span_without_an_outcome,
@@ -53,6 +54,21 @@ async fn perform_and_persist_are_children_of_execute(db: &TestDatabase) {
     assert_eq!(persist.field("ekbatan.batch.size"), Some("1"));
     assert_eq!(persist.field("ekbatan.event.count"), Some("2"));
     assert_eq!(persist.field("ekbatan.commit.round_trips"), Some("1"));
+}
+
+async fn an_effect_runs_in_the_span_of_its_commit(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let (recorder, _guard) = Recorder::start();
+    let action = stage(|ctx| {
+        ctx.plan().after_commit("mails", |_| async {
+            tracing::info!(name: "inside", "mailing");
+            Ok::<_, Refused>(())
+        });
+        Ok(ctx.plan().add(quiet(thing("a"))))
+    });
+    executor.execute(&action, Nothing {}).await.unwrap();
+    let effect = recorder.one("inside");
+    assert_eq!(effect.parent.as_deref(), Some("ekbatan.action.persist"));
 }
 
 async fn each_retry_is_counted_and_has_an_event(db: &TestDatabase) {

@@ -2,10 +2,12 @@
 
 use std::time::Duration;
 
-use ekbatan::db::{DbErrorKind, PoolStatus, Route, TransactionError};
+use ekbatan::db::{DbErrorKind, PoolStatus, Route, TransactionError, TransactionOptions};
 use ekbatan::prelude::*;
 use support::things::{Thing, quiet, thing};
-use support::{PlainConnection, TestDatabase, connected};
+use support::{PlainConnection, TestDatabase, connected, until};
+use tokio::sync::oneshot;
+use tokio::time::timeout;
 
 use crate::actions::Refused;
 use crate::sessions::{evaluate, execute, session_id};
@@ -15,6 +17,8 @@ on_every_database! {
     a_commit_that_is_refused_releases_the_connection,
     a_swallowed_error_prevents_the_commit,
     settings_do_not_outlive_their_transaction,
+    prepared_statements_do_not_outlive_their_transaction,
+    a_timeout_does_not_wait_for_a_raw_connection_that_is_kept,
     a_use_waits_for_a_statement_longer_than_for_a_raw_connection,
 }
 
@@ -87,6 +91,53 @@ async fn settings_do_not_outlive_their_transaction(db: &TestDatabase) {
         let expected = (true, "UTC".to_owned(), "force_generic_plan".to_owned(), "0".to_owned());
         assert_eq!(found.await.unwrap(), expected);
     }
+}
+
+async fn prepared_statements_do_not_outlive_their_transaction(db: &TestDatabase) {
+    let manager = db.databases.transactions();
+    let mut sessions = Vec::new();
+    for n in 0..2 {
+        let answer = manager.in_transaction(async |tx| {
+            sessions.push(session_id(db, &tx).await);
+            execute(db, &tx, &format!("PREPARE question AS SELECT {n}")).await.unwrap();
+            Ok::<_, Refused>(())
+        });
+        answer.await.unwrap();
+        assert_eq!(db.things().count().await.unwrap(), 0);
+    }
+    assert_eq!(sessions[0], sessions[1]);
+    // Those of the framework are prepared anew.
+    let forget = manager.in_transaction(async |tx| execute(db, &tx, "DEALLOCATE ALL").await);
+    forget.await.unwrap();
+    assert_eq!(db.things().count().await.unwrap(), 0);
+}
+
+async fn a_timeout_does_not_wait_for_a_raw_connection_that_is_kept(db: &TestDatabase) {
+    let options = TransactionOptions::default().timeout(Duration::from_secs(1));
+    let (release, released) = oneshot::channel::<()>();
+    let mut keeping = None;
+    let manager = db.databases.transactions();
+    let working = manager.in_transaction_with(options, async |tx| {
+        db.things().within(&tx).add(quiet(thing("a"))).await.unwrap();
+        let (take, taken) = oneshot::channel();
+        keeping = Some(tokio::spawn(async move {
+            let raw = tx.postgres().await.unwrap();
+            let _ = take.send(());
+            let _ = released.await;
+            drop(raw);
+        }));
+        taken.await.unwrap();
+        Ok::<_, Refused>(())
+    });
+    let answer = timeout(Duration::from_secs(120), working).await;
+    let answer = answer.expect("the transaction waits for the raw connection");
+    assert!(matches!(answer, Err(TransactionError::TimedOut(_))), "{answer:?}");
+    let _ = release.send(());
+    if let Some(keeping) = keeping {
+        let _ = keeping.await;
+    }
+    until("the transaction has ended", async || status(db).holders.is_empty()).await;
+    assert_eq!(db.count("things").await, 0);
 }
 
 async fn a_use_waits_for_a_statement_longer_than_for_a_raw_connection(db: &TestDatabase) {

@@ -85,7 +85,8 @@ async fn a_login_that_sees_no_transactions_waits_as_long_as_a_commit_may_take(di
                 assert!(error.to_string().contains("GRANT PROCESS"), "{error}");
                 return true;
             }
-            // On a busy machine the look alone may take as long as a commit.
+            // On a busy machine the look alone may take as long as a commit, or longer than it is given.
+            Err(BarrierError::Unlisted { .. }) => {}
             Ok(()) => assert!(began.elapsed() >= commit_timeout, "it did not wait"),
             other => panic!("{other:?}"),
         }

@@ -298,6 +298,49 @@ async fn a_commit_on_a_stalled_connection_is_settled_when_it_resumes(dialect: Di
     Ledger::open(&url).await.deposit(id).await.unwrap();
 }
 
+mod of_a_silent_line {
+    use super::*;
+
+    on_every_database! { only postgres: a_commit_is_settled_although_the_question_is_never_answered }
+
+    /// The server has received the question what committed, and then its line becomes silent.
+    async fn a_commit_is_settled_although_the_question_is_never_answered(dialect: Dialect) {
+        let scratch = ScratchDatabase::create(dialect).await;
+        let (through, proxy) = proxied(&scratch.url).await;
+        Ledger::open(&scratch.url).await;
+        let config = ScratchDatabase::config_of(&through)
+            .lanes(1)
+            .connection_timeout(Duration::from_secs(3))
+            .settle_timeout(Duration::from_secs(600));
+        let ledger = Ledger::impatient(config).await;
+        let id = ledger.open_wallet_patiently().await;
+        let gate = Gate::closed(&scratch.url, id).await;
+        let mut observer = Observer::connect(&scratch.url).await;
+        let mut locker = scratch.connect().await;
+        let silencing = async {
+            bounded("the commit waits", observer.wait_for_blocked()).await;
+            // It gets the table when the lane has ended the session of the commit.
+            let lock = locker.execute("BEGIN; LOCK TABLE eventlog.events IN ACCESS EXCLUSIVE MODE");
+            let losing = async {
+                bounded("the table is waited for", observer.wait_for_two_blocked()).await;
+                proxy.cut();
+                proxy.restore();
+            };
+            tokio::join!(lock, losing);
+            let asks = "FROM pg_stat_activity WHERE datname = current_database() \
+                        AND wait_event_type = 'Lock' AND query LIKE '%action_id = ANY%'";
+            until("the lane asks", async || !scratch.select(&["pid"], asks).await.is_empty()).await;
+            proxy.silence();
+            locker.execute("ROLLBACK").await;
+            gate.open().await;
+        };
+        let deposited = bounded("the deposit", ledger.deposit(id));
+        let (deposited, ()) = tokio::join!(deposited, silencing);
+        assert_eq!(deposited.unwrap().balance, Decimal::ONE);
+        Ledger::open(&scratch.url).await.assert_sound(1).await;
+    }
+}
+
 /// Two executors with one lane each fold their commits. A stale commit drops out of its fold, and
 /// the others commit.
 async fn a_stale_commit_drops_out_of_its_fold_alone(dialect: Dialect) {

@@ -5,13 +5,18 @@ use std::time::Duration;
 
 use ekbatan::action::ErrorKind;
 use ekbatan::config::DataSourceConfig;
+use ekbatan::db::DbErrorKind;
+use ekbatan::domain::New;
 use ekbatan::prelude::*;
+use ekbatan::repository::WriteError;
+use futures_util::FutureExt;
 use support::wallet::{Deposit, DepositMoney, OpenWallet, Opening, Wallet};
 use support::{Dialect, PlainConnection, ScratchDatabase, until};
 use tokio::sync::mpsc;
 
 use crate::bounded;
 use crate::ledger::Ledger;
+use crate::orders::{OrderLine, OrderState, Orders};
 use crate::other_sessions::{Gate, Observer, lock_wallet};
 use crate::waiting::{filled, insist};
 
@@ -29,6 +34,7 @@ mod of_the_server {
         a_statement_timeout_ends_no_wait_for_a_locked_row,
         a_commit_of_a_locked_row_is_busy_however_short_the_statement_timeout,
         a_commit_that_waits_for_an_insert_is_busy_before_the_statement_timeout,
+        a_locked_table_makes_only_its_own_commits_busy,
     }
 }
 
@@ -109,6 +115,66 @@ async fn a_commit_that_waits_for_an_insert_is_busy_before_the_statement_timeout(
     let opening = Opening { owner: "a name".to_owned(), currency: "EUR".to_owned() };
     let error = impatient.executor.execute(&OpenWallet, opening).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+}
+
+/// A commit that shares a statement with one of a locked table gets through. MariaDB waits for the table
+/// until the statement timeout.
+async fn a_locked_table_makes_only_its_own_commits_busy(dialect: Dialect) {
+    let orders = Orders::new(dialect).await;
+    let [first, other] = orders.add(2).await.try_into().unwrap();
+    let line = OrderLine { id: Id::new(), order_id: first.id, state: OrderState::Open };
+    let line = orders.databases.repository().add(New::new(line, ())).await.unwrap();
+    // A lock of the other table would concern this one, too.
+    orders.scratch.execute("ALTER TABLE order_lines DROP CONSTRAINT line_order").await;
+    let mut config = orders.scratch.config().lanes(1).connection_timeout(Duration::from_secs(8));
+    if dialect == Dialect::MariaDb {
+        config = config.statement_timeout(Duration::from_secs(10));
+    }
+    let orders = Orders::with_config(config).await;
+    let (repository, lines) = (orders.databases.repository(), orders.databases.repository());
+    // The lane and the repositories know their tables.
+    let [first, other] = [first, other].map(|order| order.apply(|order| order.total += 1));
+    let first = repository.update(first).await.unwrap();
+    let line = lines.update(line.apply(|line| line.order_id = other.id)).await.unwrap();
+
+    let mut observer = Observer::connect(&orders.scratch.url).await;
+    let (mut holder, mut locker) = (orders.scratch.connect().await, orders.scratch.connect().await);
+    holder.execute("BEGIN").await;
+    holder.execute(&format!("SELECT 1 FROM orders WHERE id = '{}' FOR UPDATE", first.id)).await;
+    let first = repository.update(first.apply(|order| order.total += 1));
+    let mut first = Box::pin(first);
+    // The lane is busy until the other two wait for it.
+    bounded("the lane is busy", async {
+        tokio::select! {
+            answer = &mut first => panic!("{answer:?}"),
+            _ = observer.wait_for_blocked() => {}
+        }
+    })
+    .await;
+    let lock = if dialect == Dialect::Postgres {
+        "BEGIN; LOCK TABLE order_lines IN ACCESS EXCLUSIVE MODE"
+    } else {
+        "LOCK TABLES order_lines WRITE"
+    };
+    locker.execute(lock).await;
+    let other_id = other.id;
+    let mut other = Box::pin(repository.update(other));
+    let mut line = Box::pin(lines.update(line.apply(|line| line.order_id = other_id)));
+    assert!((&mut other).now_or_never().is_none() && (&mut line).now_or_never().is_none());
+    holder.execute("ROLLBACK").await;
+    // On a slow machine the first one may have waited for too long.
+    let commits = async { tokio::join!(first, other, line) };
+    let (_, other, line) = bounded("the commits", commits).await;
+    other.unwrap();
+    match line.unwrap_err() {
+        WriteError::Database(error) => {
+            assert_eq!(error.kind(), DbErrorKind::LockTimeout, "{error}")
+        }
+        other => panic!("{other:?}"),
+    }
+    // Nothing stays locked by the lane.
+    holder.execute("BEGIN").await;
+    holder.execute("SELECT 1 FROM orders FOR UPDATE NOWAIT").await;
 }
 
 /// One lane takes commits of locked rows and of others at once. It answers the others after it

@@ -191,8 +191,9 @@ impl Database {
     }
 
     /// Runs a read on the replica if the replica reaches `position` within `timeout`, and on the
-    /// primary otherwise. The connection that compares the position also reads: one address may
-    /// stand for several replicas.
+    /// primary otherwise. A replica that does not answer is waited for longer by the timeout of
+    /// connections, and once more if it has to be connected to. The connection that compares the
+    /// position also reads: one address may stand for several replicas.
     pub(crate) async fn fetch_after(
         &self,
         query: &Query,
@@ -229,7 +230,7 @@ impl Database {
     ) -> Result<Option<Rows>, DbError> {
         let Some(replica) = &self.replica else { return Ok(None) };
         let mut loan = replica.checkout(holder).await?;
-        let limit = loan.read_limit().after(timeout);
+        let limit = loan.patient_limit(timeout);
         let reached =
             loan.run_within(limit, |connection| connection.has_reached(position, timeout)).await?;
         let rows = if reached {

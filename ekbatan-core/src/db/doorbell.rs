@@ -230,6 +230,10 @@ impl Shared {
             if now.is_closed || now.nodes == 0 || (now.listeners > 0) != listens {
                 // A server that does not answer ends the session itself.
                 let _ = timeout(LONGEST_ANSWER, session.close()).await;
+                // The next session rings.
+                if ring_at.is_some() {
+                    self.rung.notify_one();
+                }
                 return Ok(());
             }
             tokio::select! {

@@ -161,8 +161,8 @@ pub(crate) trait Connection: Send {
         vec![0; batches.len()]
     }
 
-    /// Which of the batches change a row that another transaction keeps locked at this moment.
-    /// Waits for no lock. With a single writer no row is locked by itself.
+    /// Which of the batches change a row that another transaction keeps locked at this moment, perhaps
+    /// with its whole table. Waits for no row. With a single writer no row is locked by itself.
     async fn locked(&mut self, batches: &[&CommitBatch]) -> Result<Vec<bool>, DbError> {
         Ok(vec![false; batches.len()])
     }
@@ -289,11 +289,11 @@ pub(crate) trait Connection: Send {
     /// Restores the session to the state in which it was opened, after user code used it.
     async fn reset(&mut self) -> Result<(), DbError>;
 
-    /// The concrete type, for direct access to the sqlx connection.
     /// Ends the session in an orderly way. When it returns, the database has no trace of it: on
     /// SQLite the last connection merges the log into the file.
     async fn close(self: Box<Self>);
 
+    /// The concrete type, for direct access to the sqlx connection.
     fn as_any(&mut self) -> &mut dyn Any;
 }
 

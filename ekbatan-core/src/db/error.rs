@@ -173,13 +173,7 @@ impl DbError {
 
     /// The same error; the message names the column of the value.
     pub(crate) fn in_column(self, column: &str) -> Self {
-        self.in_place(&format!("column `{column}`"))
-    }
-
-    /// The same error; its message begins with where the value stands.
-    pub(crate) fn in_place(mut self, place: &str) -> Self {
-        self.0.message = format!("{place}: {}", self.0.message);
-        self
+        self.at(format_args!("column `{column}`"))
     }
 
     /// The turn of a group's batch that failed, if that is known.

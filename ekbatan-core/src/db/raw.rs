@@ -101,7 +101,7 @@ impl<C> TransactionConnection<'_, C> {
 }
 
 /// A pooled connection for raw SQL outside of any transaction. [`RawConnection::release`] resets
-/// the session and gives it back; dropping it closes it.
+/// the session and gives it back; dropping it after a use closes it.
 pub struct RawConnection<C> {
     loan: PooledConnection,
     cast: Cast<C>,

@@ -126,20 +126,22 @@ impl TransactionManager {
             raw_in_scope: Arc::default(),
         };
         let _end = EndOfHandles(transaction.state.clone());
+        // A use of a handle that the closure kept is waited for.
+        let working = async { (work(transaction.clone()).await, transaction.state.lock().await) };
         let worked = match options.timeout {
-            None => Some(work(transaction.clone()).await),
-            Some(timeout) => tokio::time::timeout(timeout, work(transaction.clone())).await.ok(),
+            None => Some(working.await),
+            Some(timeout) => tokio::time::timeout(timeout, working).await.ok(),
         };
         // Handles that the closure kept are useless from here on.
-        let mut state = match &worked {
+        let (worked, mut state) = match worked {
+            Some((worked, state)) => (Some(worked), state),
             // What a kept handle waits for is not waited for.
             None => match transaction.state.try_lock() {
-                Ok(state) => state,
+                Ok(state) => (None, state),
                 Err(_) => {
                     return Err(TransactionError::TimedOut(options.timeout.unwrap_or_default()));
                 }
             },
-            Some(_) => transaction.state.lock().await,
         };
         let (loan, broken, ran_raw) = (state.loan.take(), state.broken, state.ran_raw);
         drop(state);

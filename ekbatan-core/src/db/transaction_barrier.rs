@@ -24,6 +24,9 @@ use crate::domain::ShardIdentifier;
 const SHORTEST_PAUSE: Duration = Duration::from_millis(2);
 const LONGEST_PAUSE: Duration = Duration::from_millis(200);
 
+/// A look may take as long as the caller allows, and at least so long.
+const SHORTEST_LOOK: Duration = Duration::from_secs(1);
+
 /// The time after which a wait is reported for the first time, and the times after that.
 const FIRST_REPORT: Duration = Duration::from_secs(5);
 const LATER_REPORTS: Duration = Duration::from_secs(60);
@@ -47,6 +50,17 @@ pub enum BarrierError {
         waited: Duration,
         /// Who has them open.
         open: Vec<String>,
+    },
+    /// The database did not list the open transactions in time.
+    #[error(
+        "the open transactions of shard {shard} could not be listed within {waited:.1?}; allow more time"
+    )]
+    #[non_exhaustive]
+    Unlisted {
+        /// The shard.
+        shard: ShardIdentifier,
+        /// How long the call has waited.
+        waited: Duration,
     },
     /// The transactions of others cannot be seen, and the time was too short to do without.
     #[error(
@@ -79,17 +93,33 @@ pub(crate) async fn pass_barrier(
     let began = Instant::now();
     let turn = queue.arrived.fetch_add(1, Ordering::SeqCst) + 1;
     let Ok(mut passed) = tokio::time::timeout(longest, queue.passed.lock()).await else {
-        let open = queue.awaited.lock().unwrap_or_else(PoisonError::into_inner).clone();
-        return Err(BarrierError::StillOpen { shard: database.shard, waited: longest, open });
+        return Err(out_of_time(database, longest));
     };
     if *passed >= turn {
         return Ok(());
     }
+    set_awaited(database, Vec::new());
     let arrived = queue.arrived.load(Ordering::SeqCst);
     let wait = Wait { database, began, longest, reported: None };
     wait.until_all_have_ended().await?;
     *passed = arrived;
     Ok(())
+}
+
+/// The error of a caller whose time is over.
+fn out_of_time(database: &Database, waited: Duration) -> BarrierError {
+    let shard = database.shard;
+    let open = database.barrier.awaited.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    if open.is_empty() {
+        BarrierError::Unlisted { shard, waited }
+    } else {
+        BarrierError::StillOpen { shard, waited, open }
+    }
+}
+
+/// Names the sessions that are waited for, to this caller and to those behind it.
+fn set_awaited(database: &Database, open: Vec<String>) {
+    *database.barrier.awaited.lock().unwrap_or_else(PoisonError::into_inner) = open;
 }
 
 /// One wait.
@@ -140,14 +170,11 @@ impl Wait<'_> {
                 return Ok(Some(running));
             }
             let open = names(&awaited);
-            open.clone_into(
-                &mut self.database.barrier.awaited.lock().unwrap_or_else(PoisonError::into_inner),
-            );
             self.report(&open);
-            let left = self.longest.saturating_sub(self.began.elapsed());
+            set_awaited(self.database, open);
+            let left = self.left();
             if left.is_zero() {
-                let waited = self.began.elapsed();
-                return Err(BarrierError::StillOpen { shard: self.database.shard, waited, open });
+                return Err(out_of_time(self.database, self.began.elapsed()));
             }
             tokio::time::sleep(pause.min(left)).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
@@ -158,16 +185,25 @@ impl Wait<'_> {
         }
     }
 
-    async fn look(&self) -> Result<Option<Vec<RunningTransaction>>, DbError> {
-        self.database.running_transactions().await
+    fn left(&self) -> Duration {
+        self.longest.saturating_sub(self.began.elapsed())
+    }
+
+    async fn look(&self) -> Result<Option<Vec<RunningTransaction>>, BarrierError> {
+        let looking = self.database.running_transactions();
+        match tokio::time::timeout(self.left().max(SHORTEST_LOOK), looking).await {
+            Ok(running) => Ok(running?),
+            Err(_) => Err(out_of_time(self.database, self.began.elapsed())),
+        }
     }
 
     /// No commit of this framework lasts longer than the timeout of commits.
     async fn without_looking(self, looked: Instant) -> Result<(), BarrierError> {
         let (database, longest) = (self.database, self.longest);
+        set_awaited(database, Vec::new());
         let (shard, commit_timeout) = (database.shard, database.commit_timeout);
         let left = commit_timeout.saturating_sub(looked.elapsed());
-        if longest.saturating_sub(self.began.elapsed()) < left {
+        if self.left() < left {
             return Err(BarrierError::Unseen { shard, commit_timeout, longest });
         }
         tracing::debug!(%shard, ?commit_timeout, "open transactions cannot be seen; waiting for commit_timeout");

@@ -38,7 +38,8 @@ impl SplitCommit<'_> {
         self.outcomes[at] = Some(Err(CommitError::Refused(error)));
     }
 
-    /// Splits the open batches: those that update a locked row, and the others.
+    /// Splits the open batches: those that update a locked row, and the others. If the database does
+    /// not say which rows are locked, none counts as locked.
     async fn split_locked(&mut self) -> Result<(Vec<usize>, Vec<usize>), DbError> {
         let open = self.open();
         let batches: Vec<&CommitBatch> = open.iter().map(|at| self.batches[*at]).collect();
@@ -47,7 +48,14 @@ impl SplitCommit<'_> {
         let locked = locked.await.unwrap_or_else(|_| {
             let why = format!("no answer within {:?}", self.lane.commit_timeout);
             Err(DbError::new(DbErrorKind::Unavailable, why))
-        })?;
+        });
+        let locked = match locked {
+            Err(error) if !self.lane.must_reconnect(&error) => {
+                tracing::debug!(%error, "asking which rows are locked failed");
+                vec![false; open.len()]
+            }
+            locked => locked?,
+        };
         let (locked, free): (Vec<_>, Vec<_>) =
             open.into_iter().zip(locked).partition(|(_, locked)| *locked);
         let positions = |of: Vec<(usize, bool)>| of.into_iter().map(|(at, _)| at).collect();
@@ -85,15 +93,6 @@ impl SplitCommit<'_> {
         Ok(())
     }
 
-    /// The same, if the server says which rows are locked. If it fails to, a commit is refused by its
-    /// own error.
-    async fn try_to_refuse_locked(&mut self) -> Result<(), DbError> {
-        match self.refuse_locked().await {
-            Err(error) if !self.lane.must_reconnect(&error) => Ok(()),
-            asked => asked,
-        }
-    }
-
     async fn one_by_one(&mut self, kind: TaskKind) -> Result<(), DbError> {
         self.each(kind, self.open()).await
     }
@@ -111,7 +110,7 @@ impl SplitCommit<'_> {
                 Err(error) => {
                     let waited = self.lane.may_have_waited(&error);
                     if waited && kind == TaskKind::Side {
-                        self.try_to_refuse_locked().await?;
+                        self.refuse_locked().await?;
                     }
                     if self.outcomes[at].is_none() {
                         self.refuse(at, error);
@@ -195,7 +194,7 @@ impl Lane {
         let waited = self.may_have_waited(&error);
         if batches.len() == 1 {
             if waited && error.kind() == DbErrorKind::StatementTimeout {
-                commit.try_to_refuse_locked().await?; // its caller hears what the commit waited for
+                commit.refuse_locked().await?; // its caller hears what the commit waited for
             }
             if commit.outcomes[0].is_none() {
                 commit.refuse(0, error);

@@ -28,14 +28,14 @@ pub(super) struct QueuedBatch {
 pub(super) struct TakenBatches {
     pub(super) batches: Vec<QueuedBatch>,
     /// The session over which they were sent; `None` if nothing was sent.
-    pub(super) sent_over: Option<Session>,
+    pub(super) sent_over: Option<SentSession>,
     /// How often their connection was lost, or their lane died, since they were taken.
     pub(super) losses: u32,
 }
 
 /// A session over which batches were sent.
 #[derive(Debug, Clone)]
-pub(super) struct Session {
+pub(super) struct SentSession {
     /// The identity by which the server finds it, if it has one.
     pub(super) identity: Option<Arc<str>>,
     pub(super) sent: SentAt,
@@ -44,7 +44,7 @@ pub(super) struct Session {
 /// Actions whose callers got "unknown" and whose commit has not been looked up yet.
 pub(super) struct UnsettledActions {
     /// The session over which they were sent.
-    pub(super) session: Session,
+    pub(super) session: SentSession,
     pub(super) actions: Vec<ActionId>,
     #[expect(dead_code, reason = "while they exist, the actions are open")]
     pub(super) open: Vec<OpenAction>,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::batches::{QueuedBatch, Session, TakenBatches};
+use super::batches::{QueuedBatch, SentSession, TakenBatches};
 use super::queue::CommitQueue;
 use super::sent_at::SentAt;
 use crate::db::{CommitError, Committed, DbError};
@@ -31,14 +31,14 @@ impl InFlight {
     }
 
     /// The session over which the batches were sent; `None` if nothing was sent.
-    pub(super) fn sent_over(&self) -> Option<Session> {
+    pub(super) fn sent_over(&self) -> Option<SentSession> {
         self.taken.sent_over.clone()
     }
 
     /// To be called before anything is sent.
     pub(super) fn send_over(&mut self, session: Option<&str>) {
         let identity = session.map(Arc::from);
-        self.taken.sent_over = Some(Session { identity, sent: SentAt::now() });
+        self.taken.sent_over = Some(SentSession { identity, sent: SentAt::now() });
     }
 
     /// The session has ended, and what stays in flight did not commit.

@@ -255,7 +255,9 @@ impl CommitQueue {
             self.wake.notify_one();
         }
         for (queued, row) in stale {
-            let _ = queued.answer.send(Err(CommitError::Stale(vec![row])));
+            let QueuedBatch { answer, open, .. } = queued;
+            drop(open); // the action is settled before its caller receives the outcome
+            let _ = answer.send(Err(CommitError::Stale(vec![row])));
         }
     }
 

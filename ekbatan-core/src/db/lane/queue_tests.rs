@@ -1,6 +1,8 @@
 //! How many bytes may wait in the queue, whatever way they leave it, and which lanes look at it.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::task::{Context, Wake, Waker};
 
 use futures_util::FutureExt;
 use tokio::sync::oneshot;
@@ -101,6 +103,39 @@ async fn what_a_lane_takes_and_what_is_stale_makes_room() {
         queue.queue.release(&first.batch, true);
     }
     queue.push_new(6_000).unwrap();
+}
+
+/// Notes whether the action is open when its caller is woken.
+struct Caller {
+    queue: Arc<CommitQueue>,
+    action: ActionId,
+    was_open: AtomicBool,
+}
+
+impl Wake for Caller {
+    fn wake(self: Arc<Self>) {
+        let is_open = self.queue.open_actions().is_open(self.action);
+        self.was_open.store(is_open, Ordering::SeqCst);
+    }
+}
+
+#[tokio::test]
+async fn a_stale_action_is_settled_before_its_caller_hears_of_it() {
+    let queue = Queue::new();
+    let update = || queue.batch(ChangeKind::Update, 1, 10);
+    queue.push(update()).unwrap();
+    let taken = queue.queue.next(64, 2_000).await.unwrap();
+    let (stale, (answer, mut answered)) = (update(), oneshot::channel());
+    let (queue, action) = (queue.queue.clone(), stale.action);
+    queue.push(stale, answer).unwrap();
+    assert!(queue.next(64, 2_000).now_or_never().is_none(), "it waits for the first");
+    let caller = Caller { queue: queue.clone(), action, was_open: AtomicBool::new(true) };
+    let caller = Arc::new(caller);
+    let waker = Waker::from(caller.clone());
+    assert!(answered.poll_unpin(&mut Context::from_waker(&waker)).is_pending());
+    queue.release(&taken.batches[0].batch, true);
+    assert!(answered.now_or_never().unwrap().unwrap().is_err());
+    assert!(!caller.was_open.load(Ordering::SeqCst));
 }
 
 #[tokio::test]

@@ -11,10 +11,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use tokio::time::{sleep, timeout};
+
 use super::in_flight::InFlight;
 use super::tasks::TaskKind;
 use super::worker::Lane;
-use crate::db::driver::{Connection, Driver, Route};
+use crate::db::driver::{Connection, Route};
 use crate::db::{ActionId, CommitError, Committed, DbError};
 
 impl Lane {
@@ -38,8 +40,8 @@ impl Lane {
             return None;
         }
         let session = in_flight.sent_over()?; // nothing was sent
-        let asking = ask_until_answered(&*lane.driver, session.identity.as_deref(), &actions);
-        match tokio::time::timeout(lane.settle_timeout, asking).await {
+        let asking = ask_until_answered(lane, session.identity.as_deref(), &actions);
+        match timeout(lane.settle_timeout, asking).await {
             Ok((mut connection, committed)) => {
                 in_flight.settled();
                 in_flight.answer_each(|queued| {
@@ -63,10 +65,10 @@ impl Lane {
             }
             Err(_) => {
                 Self::keep_asking(lane, session, &actions);
-                let timeout = lane.settle_timeout;
+                let longest = lane.settle_timeout;
                 in_flight.answer_each(|queued| {
                     let why = format!(
-                        "{cause}; and no server that accepts writes could be asked within {timeout:?}"
+                        "{cause}; and no server that accepts writes could be asked within {longest:?}"
                     );
                     Some(Err(CommitError::Unknown(queued.batch.action, why)))
                 });
@@ -76,26 +78,39 @@ impl Lane {
     }
 }
 
-/// Connects and asks which actions committed, with growing pauses, until there is an answer.
+/// Connects and asks which actions committed, with growing pauses, until there is an answer. A
+/// connection that becomes silent is given up. A server that is slow gets more time to answer each time.
 pub(super) async fn ask_until_answered(
-    driver: &dyn Driver,
+    lane: &Lane,
     broken: Option<&str>,
     actions: &[ActionId],
 ) -> (Box<dyn Connection>, Vec<ActionId>) {
+    let most = lane.commit_timeout.max(lane.connection_timeout);
+    let mut patience = if lane.driver.capabilities().single_writer {
+        Duration::MAX // SQLite runs in this process, and always answers
+    } else {
+        lane.connection_timeout
+    };
     let mut pause = Duration::from_millis(20);
     loop {
-        match driver.connect(Route::Primary).await {
-            Ok(mut connection) => match connection.settle(broken, actions).await {
-                Ok(committed) => return (connection, committed),
-                Err(error) => {
-                    tracing::debug!(%error, "asking what committed failed; trying again")
+        match lane.driver.connect(Route::Primary).await {
+            Ok(mut connection) => {
+                match timeout(patience, connection.settle(broken, actions)).await {
+                    Ok(Ok(committed)) => return (connection, committed),
+                    Ok(Err(error)) => {
+                        tracing::debug!(%error, "asking what committed failed; trying again")
+                    }
+                    Err(_) => {
+                        tracing::debug!(?patience, "no answer to what committed; trying again");
+                        patience = patience.saturating_mul(2).min(most);
+                    }
                 }
-            },
+            }
             Err(error) => {
                 tracing::debug!(%error, "connecting to ask what committed failed; trying again")
             }
         }
-        tokio::time::sleep(pause).await;
+        sleep(pause).await;
         pause = (pause * 2).min(Duration::from_secs(1));
     }
 }

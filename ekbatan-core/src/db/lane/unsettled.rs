@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use tokio::runtime::Handle;
 
-use super::batches::{Session, UnsettledActions};
+use super::batches::{SentSession, UnsettledActions};
 use super::queue::CommitQueue;
 use super::settle::ask_until_answered;
 use super::worker::Lane;
@@ -36,7 +36,7 @@ impl Drop for AskingGuard {
 
 impl Lane {
     /// Goes on asking in the background, and keeps the actions open until there is an answer.
-    pub(super) fn keep_asking(lane: &Arc<Self>, session: Session, actions: &[ActionId]) {
+    pub(super) fn keep_asking(lane: &Arc<Self>, session: SentSession, actions: &[ActionId]) {
         let open = actions.iter().map(|action| lane.queue.open_actions().open(*action)).collect();
         let actions = actions.to_vec();
         Self::ask_on(lane, UnsettledActions { session, actions, open }, &Handle::current());
@@ -51,13 +51,13 @@ impl Lane {
     }
 
     fn ask_on(lane: &Arc<Self>, unsettled: UnsettledActions, runtime: &Handle) {
-        let (driver, queue) = (lane.driver.clone(), lane.queue.clone());
+        let lane = lane.clone();
         let (session, actions) = (unsettled.session.clone(), unsettled.actions.clone());
-        let guard = AskingGuard { queue: queue.clone(), unsettled: Some(unsettled) };
+        let guard = AskingGuard { queue: lane.queue.clone(), unsettled: Some(unsettled) };
         drop(runtime.spawn(async move {
             tokio::select! {
-                _ = ask_until_answered(&*driver, session.identity.as_deref(), &actions) => {}
-                () = queue.closed() => {}
+                _ = ask_until_answered(&lane, session.identity.as_deref(), &actions) => {}
+                () = lane.queue.closed() => {}
             }
             guard.settled();
         }));

@@ -82,7 +82,7 @@ impl Lane {
                 }
                 Err(error) => {
                     let batches = in_flight.batches().len();
-                    tracing::warn!(%error, batches, "a lane lost its connection in a commit");
+                    tracing::warn!(%error, batches, "a lane gives up its connection in a commit");
                     in_flight.count_loss();
                     connection = if error.kind() == DbErrorKind::ReadOnly {
                         in_flight.settled(); // nothing was written of what stays

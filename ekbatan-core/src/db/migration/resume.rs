@@ -46,7 +46,7 @@ pub(super) async fn run(
     migration: &AppliedMigration,
     statements: &[&str],
 ) -> Result<(), DbError> {
-    let rows = Rows { driver, migration };
+    let rows = ProgressRow { driver, migration };
     let earlier = match rows.read(connection).await? {
         Some(progress) => progress,
         None => {
@@ -94,16 +94,16 @@ pub(super) async fn end(
     driver: &dyn Driver,
     migration: &AppliedMigration,
 ) -> Result<(), DbError> {
-    Rows { driver, migration }.complete(connection).await
+    ProgressRow { driver, migration }.complete(connection).await
 }
 
 /// The row of a migration.
-struct Rows<'m> {
+struct ProgressRow<'m> {
     driver: &'m dyn Driver,
     migration: &'m AppliedMigration,
 }
 
-impl Rows<'_> {
+impl ProgressRow<'_> {
     fn source(&self) -> String {
         format!("{BEGUN}:{}", recorded_source(&self.migration.source, self.driver))
     }

@@ -290,7 +290,7 @@ impl MySqlConnection {
     }
 
     /// Rolls back, because some errors undo only their own statement; returns the error.
-    async fn after_rollback(&mut self, error: DbError) -> DbError {
+    pub(super) async fn after_rollback(&mut self, error: DbError) -> DbError {
         if error.is_connection_lost() {
             return error;
         }

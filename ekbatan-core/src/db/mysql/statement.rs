@@ -50,7 +50,7 @@ pub(super) fn insert_row(row: &RowChange) -> Result<String, DbError> {
         match value {
             Value::Json(_) if std::ptr::eq(row.table.table, &raw const EVENTS) => {
                 write_literal(&mut sql, value, column)
-                    .map_err(|error| error.in_place(&row.name_of(position)))?;
+                    .map_err(|error| error.at(row.name_of(position)))?;
             }
             _ => write_literal(&mut sql, value, column)?,
         }
@@ -73,7 +73,7 @@ pub(super) fn naming_event(error: DbError, batches: &[&CommitBatch]) -> DbError 
         _ => None,
     });
     match too_deep {
-        Some(event) => error.in_place(&format!(
+        Some(event) => error.at(format!(
             "{event} is nested more than {MARIADB_DEPTH} deep, which MariaDB takes only from 12.2 on"
         )),
         None => error,

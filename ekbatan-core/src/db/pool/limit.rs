@@ -15,7 +15,7 @@ pub(crate) struct Limit {
 
 impl Limit {
     /// The same limit for a use that waits for `patience` by itself.
-    pub(crate) fn after(self, patience: Duration) -> Self {
+    pub(super) fn after(self, patience: Duration) -> Self {
         Self { time: self.time.map(|time| time.saturating_add(patience)), ..self }
     }
 
@@ -38,6 +38,8 @@ impl Limit {
 /// The limits of the uses of a pool's connections.
 #[derive(Clone, Copy)]
 pub(super) struct Limits {
+    /// Of opening a connection.
+    pub(super) connect: Limit,
     /// Of every use but a commit.
     pub(super) read: Limit,
     /// Of the commit of a transaction.
@@ -50,6 +52,7 @@ impl Limits {
         let bounds = |time: &Duration| !driver.capabilities().single_writer && !time.is_zero();
         let limit = |setting, time: Duration| Limit { setting, time: Some(time).filter(bounds) };
         Self {
+            connect: limit("connection-timeout", config.connection_timeout),
             read: limit("read-timeout", config.read_timeout),
             commit: limit("commit-timeout", config.commit_timeout),
         }

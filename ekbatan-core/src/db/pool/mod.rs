@@ -225,8 +225,9 @@ impl PooledConnection {
         }
     }
 
-    pub(crate) fn read_limit(&self) -> Limit {
-        self.limits.read
+    /// The limit of a use that waits for `patience` by itself.
+    pub(crate) fn patient_limit(&self, patience: Duration) -> Limit {
+        self.limits.connect.after(patience)
     }
 
     pub(crate) fn commit_limit(&self) -> Limit {

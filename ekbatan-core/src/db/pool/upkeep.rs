@@ -3,7 +3,7 @@
 //!
 //! One task per pool, which ends with the pool. If it ends before, with its runtime, the next
 //! caller starts it again in its own. It runs four times within the shortest configured
-//! time, and at least every 30 seconds. No task runs if nothing is configured.
+//! time, but at most every 20 ms, and at least every 30 seconds. No task runs if nothing is configured.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};

@@ -25,7 +25,7 @@ const COPY: &str = "COPY .. FROM STDIN waits for rows that are not sent, so the 
 
 /// Ends the transaction and restores the session.
 const RESET: &str = "ROLLBACK; SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; \
-                     SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES";
+                     SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES; DEALLOCATE ALL";
 
 pub(crate) struct PostgresConnection {
     pub(crate) inner: PgConnection,
@@ -63,7 +63,7 @@ impl PostgresConnection {
         last.map_or(Ok(String::new()), |row| row.try_get(0)).map_err(classify)
     }
 
-    /// A script may have deallocated the statements that are known as prepared.
+    /// The code of users may have deallocated the statements that are known as prepared.
     async fn forget_prepared(&mut self) -> Result<(), DbError> {
         self.trips += 1;
         self.inner.clear_cached_statements().await.map_err(classify)
@@ -381,6 +381,7 @@ impl Connection for PostgresConnection {
     }
 
     async fn reset(&mut self) -> Result<(), DbError> {
+        self.forget_prepared().await?;
         // Usually no transaction is open, and then a ROLLBACK alone would put a warning into the log of the
         // server. In a transaction that has failed, a BEGIN is an error.
         let mut reset = self.script(&format!("BEGIN; {RESET}")).await;

@@ -29,7 +29,7 @@ const CAPABILITIES: Capabilities = Capabilities {
 
 /// The server probes an idle connection after 60 s, six times. So it ends the session of a client
 /// that is gone, and no firewall on the way forgets the connection. sqlx offers no such setting for
-/// the client's end; the read timeout finds a server that is gone.
+/// the client's end; the timeouts of reads, of commits and of lanes find a server that is gone.
 const KEEPALIVE: [(&str, &str); 3] = [
     ("tcp_keepalives_idle", "60"),
     ("tcp_keepalives_interval", "10"),

@@ -24,7 +24,7 @@ fn kind(code: &str) -> DbErrorKind {
         "25006" => K::ReadOnly,
         "42501" => K::Denied,
         // Shutting down, starting up, crashed, no connections left, terminated.
-        "57P01" | "57P02" | "57P03" | "53300" | "57P05" | "25P03" => K::Unavailable,
+        "57P01" | "57P02" | "57P03" | "53300" | "57P05" | "25P03" | "25P04" => K::Unavailable,
         code if code.starts_with("08") => K::Unavailable,
         code if code.starts_with("28") => K::Denied,
         _ => K::Other,
@@ -69,4 +69,16 @@ pub(super) fn classify(error: sqlx::Error) -> DbError {
 
 pub(super) fn at_connect(error: sqlx::Error, address: &str, files: &[PathBuf]) -> DbError {
     sqlx_error::at_connect(error, address, files, classify)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_timeout_that_ends_the_session_makes_it_unavailable() {
+        for code in ["25P03", "25P04", "57P05"] {
+            assert_eq!(kind(code), DbErrorKind::Unavailable, "{code}");
+        }
+    }
 }

@@ -6,6 +6,7 @@
 //! text prepares each form of a turn once, because planning costs more than writing a row.
 
 use std::collections::HashMap;
+use std::ops::Range;
 
 use futures_util::TryStreamExt;
 use sqlx::{AssertSqlSafe, Either};
@@ -23,6 +24,9 @@ use crate::domain::TableKey;
 
 /// The error code of a guard, which divides by the number of rows that its statement found.
 const DIVISION_BY_ZERO: &str = "22012";
+
+/// The error code of a statement that names no prepared statement.
+const NOT_PREPARED: &str = "26000";
 
 /// What the form of a turn's statement depends on: the tables and kinds of its changes.
 type TurnForm = Vec<(TableKey, ChangeKind)>;
@@ -51,18 +55,17 @@ impl PostgresConnection {
         statements.extend(turns);
         let turns = turns_from..statements.len();
         statements.extend(insert(&batch.records)?);
+        let first_deallocate = statements.len();
         statements.extend((0..forms).map(deallocate));
         let (ran, error) = match self.run_text(statements.join("; ")).await {
             (_, Ok(())) => return Ok(Ok(())),
             (_, Err(error)) if error.is_connection_lost() => return Err(error),
             (ran, Err(error)) => (ran, error),
         };
-        // Unlike the rest of the transaction, prepared statements stay after a rollback.
-        let left: Vec<String> =
-            (0..ran.saturating_sub(first_form).min(forms)).map(deallocate).collect();
-        if !left.is_empty() {
-            self.run_text(left.join("; ")).await.1?;
-        }
+        // A rollback neither drops nor brings back prepared statements.
+        let prepared = ran.saturating_sub(first_form).min(forms);
+        let dropped = ran.saturating_sub(first_deallocate);
+        self.drop_forms(dropped..prepared).await?;
         let is_guard = error.code() == Some(DIVISION_BY_ZERO);
         if let Some(fence) = ran.checked_sub(first_fence).and_then(|ran| fences.get(ran))
             && is_guard
@@ -78,6 +81,19 @@ impl PostgresConnection {
             ran if is_guard => DbError::stale_turn(ran - turns.start),
             ran => error.at_turn(ran - turns.start),
         })
+    }
+
+    /// Drops the prepared forms of turns that a failed commit left.
+    async fn drop_forms(&mut self, left: Range<usize>) -> Result<(), DbError> {
+        if left.is_empty() {
+            return Ok(());
+        }
+        let left: Vec<String> = left.map(deallocate).collect();
+        match self.run_text(left.join("; ")).await.1 {
+            // If the commit fails after the last statement of the text, that one does not count as run.
+            Err(error) if error.code() == Some(NOT_PREPARED) => Ok(()),
+            dropped => dropped,
+        }
     }
 
     /// Runs statements without arguments in one round trip. Returns how many of them completed.

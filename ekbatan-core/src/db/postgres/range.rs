@@ -40,7 +40,7 @@ pub(super) fn check_column(row: &RowChange, position: usize) -> Result<(), DbErr
         _ => Ok(()),
     });
     checked.map_err(|error| match given_by_the_call(row, position) {
-        Some(given) => error.in_place(&given),
+        Some(given) => error.at(given),
         None => error.in_column(&column.name),
     })
 }

@@ -15,9 +15,9 @@ const MAX_GROUPS: usize = 8;
 /// The time of a fast statement among the recent ones: slow ones wait for a connection or for the
 /// processor.
 #[derive(Default, Clone, Copy)]
-pub(super) struct Pace(Option<Duration>);
+pub(super) struct ReadPace(Option<Duration>);
 
-impl Pace {
+impl ReadPace {
     pub(super) fn record(&mut self, took: Duration) {
         // Without the growth the time of the fastest statement ever would stay.
         self.0 = Some(self.0.map_or(took, |fast| took.min(fast + fast / 16)));
@@ -38,15 +38,15 @@ mod tests {
 
     const NO_AGE: Duration = Duration::ZERO;
 
-    fn pace(micros: &[u64]) -> Pace {
-        let mut pace = Pace::default();
+    fn pace(micros: &[u64]) -> ReadPace {
+        let mut pace = ReadPace::default();
         micros.iter().for_each(|took| pace.record(Duration::from_micros(*took)));
         pace
     }
 
     #[test]
     fn slow_statements_are_sent_beside_each_other_and_fast_ones_are_not() {
-        assert_eq!(Pace::default().max_groups(NO_AGE), 1);
+        assert_eq!(ReadPace::default().max_groups(NO_AGE), 1);
         assert_eq!(pace(&[100, 90, 5_000, 400]).max_groups(NO_AGE), 1);
         assert_eq!(pace(&[2_100, 2_300, 9_000]).max_groups(NO_AGE), MAX_GROUPS);
         assert_eq!(pace(&[1_100]).max_groups(NO_AGE), 4);

@@ -8,7 +8,7 @@ use tokio::runtime;
 use tokio::sync::oneshot;
 use uuid::Uuid;
 
-use super::pace::Pace;
+use super::pace::ReadPace;
 use crate::db::{DbError, Route, TableInfo};
 use crate::domain::{TableKey, Value};
 
@@ -30,7 +30,7 @@ pub(crate) struct FoldedReads(Mutex<ReadLists>);
 #[derive(Default)]
 struct ReadLists {
     tables: HashMap<FoldKey, TableReads>,
-    paces: HashMap<Route, Pace>,
+    paces: HashMap<Route, ReadPace>,
 }
 
 /// The reads of one table. Exists while a read or a group task is in flight.

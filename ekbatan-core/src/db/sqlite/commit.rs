@@ -10,7 +10,7 @@ use uuid::Uuid;
 use super::decode::{Cells, bind, bind_column};
 use super::error::is_disk_full;
 use super::library::{Library, Patience};
-use super::session::Session;
+use super::session::StatementRunner;
 use super::statement::{chunk, find_stale, guard_positions, set_positions, write_rows};
 use crate::db::{
     ChangeKind, CommitBatch, CommitError, DbError, DbErrorKind, RowChange, RowRef, TableInfo,
@@ -37,7 +37,7 @@ pub(super) fn commit(
     patience: Patience,
 ) -> Answers {
     library.set_patience(patience)?;
-    let mut session = Session::Library(library);
+    let mut session = StatementRunner::Library(library);
     let answers = session.commit(batches).now_or_never().unwrap_or_else(|| {
         Err(DbError::new(DbErrorKind::Other, "a statement of the library was not done at once"))
     });
@@ -57,7 +57,7 @@ fn is_simple(batch: &CommitBatch) -> bool {
     has_one_row && batch.fences.is_empty() && batch.expected.is_empty()
 }
 
-impl Session<'_> {
+impl StatementRunner<'_> {
     async fn commit(&mut self, batches: &[&CommitBatch]) -> Answers {
         match batches {
             [batch] if !batch.turns.is_empty() => Ok(vec![self.commit_in_turn(batch).await?]),

@@ -12,11 +12,11 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 
 use super::commit::{Answers, commit};
 use super::decode::{bind_query, decode, sqlx_arguments};
-use super::error::classify;
+use super::error::{classify, is_disk_full};
 use super::library::{Library, Patience};
 use super::library_thread::LibraryThread;
-use super::pace::Pace;
-use super::session::Session;
+use super::pace::CallerThreadPace;
+use super::session::StatementRunner;
 use super::writer_lock::WriterLock;
 use crate::db::{
     ActionId, ColumnInfo, CommitBatch, CommitError, Connection, DbError, DbErrorKind, FenceRaise,
@@ -30,7 +30,7 @@ pub(crate) struct SqliteConnection {
     library: Option<Library>,
     /// Started for the first commit that needs it.
     thread: Option<LibraryThread>,
-    pace: Pace,
+    pace: CallerThreadPace,
     /// Everything else.
     pub(crate) inner: sqlx::SqliteConnection,
     /// How `inner` was opened.
@@ -52,7 +52,7 @@ pub(crate) struct SqliteConnection {
 impl SqliteConnection {
     pub(super) fn new(
         library: Library,
-        pace: Pace,
+        pace: CallerThreadPace,
         inner: sqlx::SqliteConnection,
         options: Arc<SqliteConnectOptions>,
         writer_lock: WriterLock,
@@ -188,7 +188,8 @@ impl Connection for SqliteConnection {
         let run = |error| CommitError::Refused(error);
         self.look_for_transaction().await.map_err(run)?;
         self.script("SAVEPOINT batch").await.map_err(run)?;
-        let mut session = Session::Sqlx { connection: &mut self.inner, trips: &mut self.trips };
+        let mut session =
+            StatementRunner::Sqlx { connection: &mut self.inner, trips: &mut self.trips };
         let answer = match session.write_batch(batch).await {
             Ok(answer) => answer,
             Err(error) => Err(CommitError::Refused(error)),
@@ -232,6 +233,9 @@ impl Connection for SqliteConnection {
             return Err(rolled_back_error());
         }
         let ended = self.script(if commit { "COMMIT" } else { "ROLLBACK" }).await;
+        // A COMMIT that fails so has not committed: the caller rolls back, or closes the connection.
+        let ended = ended
+            .map_err(|error| if commit && is_disk_full(&error) { error.undone() } else { error });
         // Only a reading transaction holds no writer lock.
         if ended.is_ok() && self.writing.take().is_none() {
             self.script("PRAGMA query_only = OFF").await?;
@@ -400,14 +404,7 @@ impl Connection for SqliteConnection {
 }
 
 fn meets_other_writer(answers: &Answers) -> bool {
-    let error = match answers {
-        Err(error) => error,
-        Ok(answers) => match &answers[..] {
-            [Err(CommitError::Refused(error))] => error,
-            _ => return false,
-        },
-    };
-    error.kind() == DbErrorKind::LockTimeout
+    matches!(answers, Err(error) if error.kind() == DbErrorKind::LockTimeout)
 }
 
 fn library_lost() -> DbError {

@@ -12,7 +12,7 @@ use super::connection::SqliteConnection;
 use super::doorbell::SqliteDoorbell;
 use super::library::{Library, LibraryOptions};
 use super::library_thread::LibraryThread;
-use super::pace::Pace;
+use super::pace::CallerThreadPace;
 use super::syntax::{DECIMAL, SqliteSyntax, by_value};
 use super::writer_lock::WriterLock;
 use crate::config::{DataSourceConfig, Durability, LONGEST_TIMEOUT};
@@ -80,9 +80,8 @@ fn library_options(
     let path = options.get_filename().to_str().ok_or_else(|| {
         DbError::new(DbErrorKind::Other, format!("`{}` is not UTF-8", config.shown_url()))
     })?;
-    let parameters = config.url.split_once('?').map_or("", |(_, parameters)| parameters);
     let (read_only, others): (Vec<&str>, Vec<&str>) =
-        parameters.split('&').filter(|pair| !pair.is_empty()).partition(|pair| *pair == "mode=ro");
+        parameters(config).partition(|pair| *pair == "mode=ro");
     let others: Vec<&str> = others.into_iter().filter(|pair| !pair.starts_with("mode=")).collect();
     let name = if others.is_empty() {
         path.to_owned()
@@ -104,8 +103,13 @@ fn library_options(
 
 /// Whether a file that does not exist is created.
 fn creates(config: &DataSourceConfig) -> bool {
+    !parameters(config).any(|pair| matches!(pair, "mode=rw" | "mode=ro"))
+}
+
+/// The parameters of the url, each with its value.
+fn parameters(config: &DataSourceConfig) -> impl Iterator<Item = &str> {
     let parameters = config.url.split_once('?').map_or("", |(_, parameters)| parameters);
-    !parameters.split('&').any(|pair| pair == "mode=rw")
+    parameters.split('&').filter(|pair| !pair.is_empty())
 }
 
 /// The options by which connections to a database file are opened.
@@ -161,7 +165,7 @@ impl Driver for SqliteDriver {
         match sqlx::SqliteConnection::connect_with(&self.options).await {
             Ok(inner) => {
                 let library = self.open_library().await?;
-                let pace = Pace::new(self.durability == Durability::Full);
+                let pace = CallerThreadPace::new(self.durability == Durability::Full);
                 let (writer_lock, closing) = (self.writer_lock.clone(), self.closing.clone());
                 let options = self.options.clone();
                 Ok(Box::new(SqliteConnection::new(
@@ -198,7 +202,8 @@ mod tests {
         let opened = |url: &str| {
             let config = DataSourceConfig::new(url);
             let options = library_options(&config, &file_options(&config).unwrap()).unwrap();
-            assert_eq!(options.creates, !url.contains("mode=rw&"), "{url}");
+            let creates = !url.contains("mode=rw&") && !url.contains("mode=ro");
+            assert_eq!(options.creates, creates, "{url}");
             (options.name, options.read_only)
         };
         assert_eq!(opened("sqlite:a.db"), ("a.db".to_owned(), false));

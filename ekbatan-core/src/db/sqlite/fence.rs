@@ -12,7 +12,7 @@ use sqlx::{AssertSqlSafe, Column, Row};
 use super::connection::SqliteConnection;
 use super::decode::{bind_query, decode, sqlx_arguments};
 use super::error::classify;
-use super::session::Session;
+use super::session::StatementRunner;
 use super::syntax::SECONDS;
 use crate::db::fence::may_raise_new;
 use crate::db::{Arg, DbError, FenceCheck, FenceRaise, Query, Rows};
@@ -38,7 +38,7 @@ const RAISED: &str = "ekbatan_raised";
 const CHECK: &str = "SELECT 1 FROM eventlog_lock_fences WHERE lock_key = ? AND token = ? \
     AND until > strftime('%Y-%m-%dT%H:%M:%f000Z', 'now')";
 
-impl Session<'_> {
+impl StatementRunner<'_> {
     /// Whether the fence's token is the stored one and its lease has not ended. The caller is the
     /// writer, so the answer stays true until the caller's commit.
     pub(super) async fn fence_holds(&mut self, fence: &FenceCheck) -> Result<bool, DbError> {

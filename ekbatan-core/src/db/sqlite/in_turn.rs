@@ -1,9 +1,9 @@
 //! Commits the turns of a group one after another.
 
-use super::session::Session;
+use super::session::StatementRunner;
 use crate::db::{CommitBatch, CommitError, DbError, DbErrorKind};
 
-impl Session<'_> {
+impl StatementRunner<'_> {
     /// Commits a batch by its turns. Unless it answers `Ok(Ok(()))`, nothing is written. An error names
     /// the turn that failed, if that is known.
     pub(super) async fn commit_in_turn(

@@ -24,13 +24,13 @@ const LONG: Duration = Duration::from_millis(2);
 /// For how long all work goes to the thread then.
 const REST: Duration = Duration::from_millis(100);
 
-pub(super) struct Pace {
+pub(super) struct CallerThreadPace {
     waits_for_disk: bool,
     commits: u32,
     rests_until: Option<Instant>,
 }
 
-impl Pace {
+impl CallerThreadPace {
     /// `waits_for_disk`: whether each commit does.
     pub(super) fn new(waits_for_disk: bool) -> Self {
         Self { waits_for_disk, commits: 0, rests_until: None }
@@ -72,23 +72,23 @@ mod tests {
 
     #[test]
     fn what_waits_for_the_disk_or_writes_much_goes_to_the_thread() {
-        assert!(Pace::new(false).may_commit(1, 1));
-        assert!(Pace::new(true).may_read());
-        assert!(!Pace::new(true).may_commit(1, 1));
-        assert!(!Pace::new(false).may_commit(MAX_ROWS + 1, 1));
-        assert!(!Pace::new(false).may_commit(1, MAX_BYTES + 1));
+        assert!(CallerThreadPace::new(false).may_commit(1, 1));
+        assert!(CallerThreadPace::new(true).may_read());
+        assert!(!CallerThreadPace::new(true).may_commit(1, 1));
+        assert!(!CallerThreadPace::new(false).may_commit(MAX_ROWS + 1, 1));
+        assert!(!CallerThreadPace::new(false).may_commit(1, MAX_BYTES + 1));
     }
 
     #[test]
     fn some_commits_go_to_the_thread_where_the_log_is_shortened() {
-        let mut pace = Pace::new(false);
+        let mut pace = CallerThreadPace::new(false);
         let there = (0..1_000).filter(|_| !pace.may_commit(2, 1)).count();
         assert_eq!(there, 1_000 / (MAX_COMMITS as usize + 1));
     }
 
     #[test]
     fn after_long_work_the_thread_of_the_caller_is_left_alone() {
-        let mut pace = Pace::new(false);
+        let mut pace = CallerThreadPace::new(false);
         pace.record(LONG);
         assert!(pace.may_read() && pace.may_commit(1, 1));
         pace.record(LONG * 2);

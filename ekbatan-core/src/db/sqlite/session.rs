@@ -11,14 +11,14 @@ use super::library::Library;
 use super::statement::write_row;
 use crate::db::{DbError, RowChange};
 
-pub(super) enum Session<'c> {
+pub(super) enum StatementRunner<'c> {
     /// Each statement is done when its future is polled first.
     Library(&'c mut Library),
     /// Each statement is one call, which counts as a round trip.
     Sqlx { connection: &'c mut sqlx::SqliteConnection, trips: &'c mut u64 },
 }
 
-impl Session<'_> {
+impl StatementRunner<'_> {
     /// Runs a statement that returns no rows; returns how many rows it changed.
     pub(super) async fn run(&mut self, sql: &str, arguments: Cells) -> Result<u64, DbError> {
         match self {
