@@ -37,7 +37,7 @@ pub mod __private {
     pub use crate::domain::json_text::checked_json;
     pub use crate::error_text::with_causes;
     pub use crate::outbox::{
-        Mark, OldRows, OldStepKey, StepOwner, deliveries, job_step_key, step_key,
+        CENTURY, Mark, OldRows, OldStepKey, StepOwner, StoredId, deliveries, job_step_key, step_key,
     };
     pub use chrono;
     pub use serde_json;

@@ -1,8 +1,7 @@
 //! Deliveries that were given up.
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::deliveries::{Delivery, DeliveryState};
-use ekbatan_core::action::Priority;
+use ekbatan_core::__private::deliveries::{Delivery, EventPlace};
 use ekbatan_core::domain::Id;
 use ekbatan_macros::{Entity, State};
 use uuid::Uuid;
@@ -55,23 +54,34 @@ pub enum DeadLetterState {
 }
 
 impl DeadLetter {
-    /// The letter of a delivery that an operator does not want to be handled.
-    pub(crate) fn skipped(delivery: &Delivery, operator: Operator<'_>, now: DateTime<Utc>) -> Self {
-        let mut letter = Self {
+    /// The letter of a delivery that is given up.
+    pub(crate) fn of(
+        delivery: &Delivery,
+        error: String,
+        attempts: i64,
+        now: DateTime<Utc>,
+    ) -> Self {
+        Self {
             id: Id::from_uuid(Uuid::now_v7()),
             handler: delivery.handler.clone(),
             stream: delivery.stream,
             model_version: delivery.model_version,
             event_index: delivery.event_index,
             event_id: delivery.event_id,
-            attempts: delivery.attempts,
-            error: delivery.last_error.clone().unwrap_or_default(),
+            attempts,
+            error,
             died: now,
             settled: None,
             settled_by: None,
             settled_why: None,
-            state: DeadLetterState::Skipped,
-        };
+            state: DeadLetterState::Dead,
+        }
+    }
+
+    /// The letter of a delivery that an operator does not want to be handled.
+    pub(crate) fn skipped(delivery: &Delivery, operator: Operator<'_>, now: DateTime<Utc>) -> Self {
+        let error = delivery.last_error.clone().unwrap_or_default();
+        let mut letter = Self::of(delivery, error, delivery.attempts, now);
         letter.settle(DeadLetterState::Skipped, operator, now);
         letter
     }
@@ -87,22 +97,18 @@ impl DeadLetter {
         self.settled_why = Some(operator.why.to_owned());
     }
 
-    /// A further delivery of the event.
-    pub(crate) fn delivered_again(&self, now: DateTime<Utc>) -> Delivery {
-        Delivery {
-            // Its own identity: the steps of the first delivery are not those of this one.
-            id: Id::from_uuid(Delivery::id_again(self.event_id)),
-            handler: self.handler.clone(),
+    /// The place of its event.
+    pub(crate) fn place(&self) -> EventPlace {
+        EventPlace {
             stream: self.stream,
             model_version: self.model_version,
             event_index: self.event_index,
             event_id: self.event_id,
-            priority: Priority::Normal,
-            due: now,
-            attempts: 0,
-            node: Uuid::nil(),
-            last_error: Some(self.error.clone()),
-            state: DeliveryState::New,
         }
+    }
+
+    /// A further delivery of the event.
+    pub(crate) fn delivered_again(&self, now: DateTime<Utc>) -> Delivery {
+        Delivery::once_more(&self.handler, self.place(), self.error.clone(), now)
     }
 }

@@ -6,7 +6,7 @@ use std::io;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 #[non_exhaustive]
 pub struct HandedBack {
-    /// The number of runs that were cancelled because they did not end in time.
+    /// The number of events or calls whose handling was cut off or not yet noted.
     pub cancelled: usize,
     /// The number of events or calls that had not begun.
     pub waiting: usize,

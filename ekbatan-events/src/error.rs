@@ -132,6 +132,9 @@ impl EventsError {
     }
 }
 
+/// Any error of the application.
+pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
 /// Error returned when a node cannot start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -160,9 +160,9 @@ impl NodeBuilder {
         self
     }
 
-    /// Sets how many new deliveries a look claims at most, and how many that wait; 256 unless set, 16 to
-    /// 1,000. The handlers share it, with at least 16 for each. With less, the looks of a node that has much
-    /// to do are shorter, and there are more of them.
+    /// Sets how many new deliveries of one priority a look claims at most, and how many that wait; 256 unless
+    /// set, 16 to 1,000. The handlers share it, with at least 16 for each. With less, the looks of a node that
+    /// has much to do are shorter, and there are more of them.
     pub fn claimed_at_once(mut self, deliveries: usize) -> Self {
         self.settings.claimed_at_once = deliveries;
         self
@@ -280,7 +280,6 @@ impl NodeBuilder {
                 identity,
                 alive: renewed,
                 leaving: left.clone(),
-                states: None,
                 fences: FenceTasks::default(),
             };
             hearts.spawn(heart.beat(membership, joined));

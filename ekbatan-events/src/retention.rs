@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::Delivery;
-use ekbatan_core::__private::{OldRows, OldStepKey, StepOwner};
+use ekbatan_core::__private::{CENTURY, OldRows, OldStepKey, StepOwner};
 use ekbatan_core::config::RetentionConfig;
 use ekbatan_core::domain::{Entity, Id, ShardIdentifier};
 use ekbatan_core::shard::{Databases, Shard};
@@ -16,9 +16,6 @@ use crate::dead_letter::DeadLetter;
 use crate::error::EventsError;
 use crate::nodes::registration::Registrar;
 use crate::remote::call::RemoteCall;
-
-/// Databases do not know much earlier dates, in seconds.
-const CENTURY: u64 = 100 * 365 * 24 * 60 * 60;
 
 /// For how long the framework's rows are kept. What is not set is kept for ever.
 ///
@@ -106,7 +103,7 @@ pub enum RetentionError {
     Shards {
         /// The shards and the causes.
         failed: Vec<(ShardIdentifier, EventsError)>,
-        /// What was deleted on the other shards, and on those before they failed.
+        /// What was deleted on the other shards, and on those in steps that ended.
         deleted: Deleted,
     },
 }
@@ -230,7 +227,7 @@ impl Retention {
 
     /// Runs it again and again, until the node leaves.
     pub(crate) async fn run_often(self, databases: Databases, mut leaving: watch::Receiver<bool>) {
-        let every = self.every.unwrap_or(Self::EVERY).min(Duration::from_secs(CENTURY));
+        let every = self.every.unwrap_or(Self::EVERY).min(CENTURY);
         let mut pause = every.mul_f64(fastrand::f64());
         loop {
             tokio::select! {
@@ -387,5 +384,5 @@ async fn delete(
 }
 
 fn before(now: DateTime<Utc>, age: Duration) -> DateTime<Utc> {
-    now - age.min(Duration::from_secs(CENTURY))
+    now - age.min(CENTURY)
 }

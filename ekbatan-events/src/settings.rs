@@ -28,7 +28,7 @@ pub(crate) struct Settings {
     pub(crate) longest_poll: Duration,
     /// Whether other processes are told of events at once, and this one is.
     pub(crate) doorbell: bool,
-    /// How many new deliveries a look claims at most, and how many that wait.
+    /// How many new deliveries of one priority a look claims at most, and how many that wait.
     pub(crate) claimed_at_once: usize,
     /// To how many events without deliveries a look gives theirs at most.
     pub(crate) swept_at_once: usize,

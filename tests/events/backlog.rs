@@ -11,7 +11,7 @@ use futures_util::FutureExt;
 use support::{soak, until};
 use tokio::sync::Semaphore;
 
-use crate::scene::{Entry, Foreign, Ledger, Mail, Renamed, Scene, deposit, node, post};
+use crate::scene::{Entry, Foreign, Ledger, Mail, PostEntry, Renamed, Scene, deposit, node, post};
 
 on_every_database! {
     a_stream_that_stands_still_keeps_no_other_one,
@@ -24,7 +24,11 @@ on_every_database! {
     two_models_that_share_a_stream_are_handled_one_at_a_time,
 }
 
-on_every_database! { on_sqlite_only: an_event_that_cannot_be_read_stops_no_other_one }
+on_every_database! { on_sqlite_only:
+    an_event_that_cannot_be_read_stops_no_other_one,
+    a_sweep_after_many_registrations_stops_nothing,
+    events_are_swept_where_there_are_only_actions,
+}
 
 fn quick() -> HandlerOptions {
     // The events of other programs have an old date.
@@ -43,6 +47,47 @@ fn unordered() -> HandlerOptions {
 pub fn closings(wallet: Uuid, versions: std::ops::RangeInclusive<i64>) -> Vec<Foreign> {
     let row = |version| Foreign { id: Uuid::now_v7(), wallet, place: Some((version, 0)) };
     versions.map(row).collect()
+}
+
+/// Each of them adds a handler of later events, and begins a generation.
+async fn a_sweep_after_many_registrations_stops_nothing(scene: &Scene) {
+    const REGISTRATIONS: i64 = 510;
+    let start =
+        async || scene.node().handler_with(Ledger::posting(), quick()).start().await.unwrap();
+    start().await.drain(Duration::from_secs(60)).await;
+    let row = |since| {
+        let id = Uuid::now_v7();
+        format!(
+            "('{id}', 'handler.{since}', 'WalletClosed', {since}, '2999-01-01T12:00:00.000000Z', \
+             'ACTIVE', 1)"
+        )
+    };
+    let rows: Vec<String> = (2..=REGISTRATIONS).map(row).collect();
+    let [subscriptions, registry] =
+        ["subscriptions", "subscription_registry"].map(|table| scene.scratch.eventlog(table));
+    let registered = format!(
+        "INSERT INTO {subscriptions} \
+         (id, handler, event_type, since, since_date, state, version) VALUES {}; \
+         UPDATE {registry} SET version = {REGISTRATIONS} WHERE id = '{}'",
+        rows.join(", "),
+        Uuid::nil(),
+    );
+    scene.scratch.execute(&registered).await;
+    let wallet = Uuid::now_v7();
+    let _node = start().await;
+    for version in 1..=2 {
+        scene.insert_events(&closings(wallet, version..=version)).await;
+        scene.until_posted(version.unsigned_abs()).await;
+    }
+    assert_eq!(scene.posted(Id::from_uuid(wallet)).await, [1, 2]);
+}
+
+/// Retention goes by the generations of events.
+async fn events_are_swept_where_there_are_only_actions(scene: &Scene) {
+    scene.insert_events(&closings(Uuid::now_v7(), 1..=2)).await;
+    let _node = scene.node().action_with(PostEntry, quick()).start().await.unwrap();
+    let lacking = format!("{} WHERE fanned_out IS NULL", scene.scratch.eventlog("events"));
+    until("all are swept", async || scene.scratch.count(&lacking).await == 0).await;
 }
 
 /// Each name of each model is a bound of its own in what a round asks.

@@ -1,7 +1,13 @@
 //! Locks that another process holds, and those of a claim.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
+use ekbatan::events::{
+    EventRelay, EventSelection, HandlerOptions, RelayError, RelaySender, RelayTerms, SentEvent,
+    UndecodedEvent,
+};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use support::{Dialect, PlainConnection, until};
@@ -14,7 +20,9 @@ on_every_database! {
     only postgres and mysql and mariadb:
     a_process_that_stands_still_in_its_sweep_stops_its_models_only,
     a_sweep_looks_past_more_locked_events_than_it_sweeps_at_once,
+    an_unreadable_event_of_a_sweep_that_stands_still_stops_no_other_model,
     locked_deliveries_keep_no_other_model_waiting,
+    a_locked_event_of_a_lost_node_keeps_no_relay_waiting,
 }
 
 mod on_mysql_and_mariadb {
@@ -61,6 +69,33 @@ async fn a_sweep_looks_past_more_locked_events_than_it_sweeps_at_once(scene: &Sc
     until("so are they", async || scene.posted(last).await == [1]).await;
 }
 
+async fn an_unreadable_event_of_a_sweep_that_stands_still_stops_no_other_model(scene: &Scene) {
+    let options = ekbatan::events::HandlerOptions::default().max_age(None);
+    let unreadable = closings(Uuid::now_v7(), 1..=1);
+    scene.insert_events(&unreadable).await;
+    let events = scene.scratch.eventlog("events");
+    let mut writing = scene.scratch.connect().await;
+    let date = if scene.scratch.dialect == Dialect::Postgres {
+        "infinity"
+    } else {
+        writing.execute("SET SESSION sql_mode = ''").await;
+        "0000-00-00 00:00:00"
+    };
+    writing.execute(&format!("UPDATE {events} SET event_date = '{date}'")).await;
+    let mut stopped = lock_events(scene, &unreadable).await;
+
+    let node = scene.node().handler_with(Ledger::posting(), options);
+    let _node = node.start().await.unwrap();
+    let later = open_wallet(&scene.open_again().await).await;
+    until("the event of another model is handled", async || scene.posted(later).await == [1]).await;
+    stopped.execute("ROLLBACK").await;
+    let lacking = format!("FROM {events} WHERE fanned_out IS NULL");
+    until("the unreadable one is passed over", async || {
+        scene.scratch.select(&["id"], &lacking).await.is_empty()
+    })
+    .await;
+}
+
 /// One of them waits for an event that is tried again in an hour, the other one could be claimed.
 async fn locked_deliveries_keep_no_other_model_waiting(scene: &Scene) {
     let hour = Duration::from_secs(60 * 60);
@@ -94,6 +129,74 @@ async fn locked_deliveries_keep_no_other_model_waiting(scene: &Scene) {
     assert!(scene.posted(Id::from_uuid(free)).await.is_empty());
     operator.execute("ROLLBACK").await;
     until("so is what was locked", async || scene.posted(Id::from_uuid(free)).await == [1]).await;
+}
+
+/// A relay whose broker can keep a lost node from sending. It counts what it gets.
+struct Fencing(Arc<AtomicUsize>);
+
+impl EventRelay for Fencing {
+    fn name(&self) -> &str {
+        "out"
+    }
+
+    fn selection(&self) -> EventSelection {
+        EventSelection::all()
+    }
+
+    fn options(&self) -> HandlerOptions {
+        HandlerOptions::default()
+    }
+
+    fn batch_size(&self) -> usize {
+        1
+    }
+
+    fn fences(&self) -> bool {
+        true
+    }
+
+    async fn check(&self, _: RelayTerms) -> Result<(), RelayError> {
+        Ok(())
+    }
+
+    async fn open(&self, _: RelaySender) -> Result<(), RelayError> {
+        Ok(())
+    }
+
+    async fn send(&self, _: RelaySender, events: &[UndecodedEvent]) -> Vec<SentEvent> {
+        self.0.fetch_add(events.len(), Ordering::SeqCst);
+        vec![SentEvent::Acknowledged; events.len()]
+    }
+}
+
+/// The lost node had claimed an event for a handler, which an operator looks at, and for a relay.
+async fn a_locked_event_of_a_lost_node_keeps_no_relay_waiting(scene: &Scene) {
+    let sent = Arc::new(AtomicUsize::new(0));
+    let builder = || {
+        let options = HandlerOptions::default().max_age(None);
+        let node = scene.node().lease(Duration::from_secs(5)).relay(Fencing(sent.clone()));
+        node.handler_with(Ledger::posting(), options)
+    };
+    let wallet = Uuid::now_v7();
+    scene.insert_events(&closings(wallet, 1..=1)).await;
+    let node = builder().handles(false).start().await.unwrap();
+    let deliveries = scene.scratch.eventlog("deliveries");
+    until("both have a delivery", async || scene.scratch.count(&deliveries).await == 2).await;
+    node.drain(Duration::from_secs(60)).await;
+    let lost = Uuid::now_v7();
+    let claimed = format!("UPDATE {deliveries} SET state = 'CLAIMED', node = '{lost}'");
+    scene.scratch.execute(&claimed).await;
+    // A scan would lock the other row, too.
+    let of_ledger = format!("FROM {deliveries} WHERE handler = 'ledger.post'");
+    let row = scene.scratch.select(&["id"], &of_ledger).await.remove(0);
+    let is_row = format!("id = '{}'", row[0].as_deref().unwrap());
+    let mut operator = lock(scene, &deliveries, &is_row, 1).await;
+
+    let _node = builder().start().await.unwrap();
+    until("the relay gets its event", async || sent.load(Ordering::SeqCst) == 1).await;
+    assert!(scene.posted(Id::from_uuid(wallet)).await.is_empty());
+    operator.execute("ROLLBACK").await;
+    scene.until_posted(1).await;
 }
 
 /// A claim of the second and the last of four deliveries waits for the last one. The others are free meanwhile,

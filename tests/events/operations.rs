@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use support::wallet::{Deposit, DepositMoney, Wallet};
 use support::{Dialect, Recorder, until};
 
-use crate::scene::{Foreign, Ledger, Mail, PostEntry, Posting, Scene, post};
+use crate::scene::{Foreign, Ledger, Mail, PostEntry, Posting, Renamed, Scene, post};
 
 on_every_database! {
     dead_letters_are_replayed_as_they_were_counted_and_in_order,
@@ -23,6 +23,7 @@ on_every_database! {
     stored_events_are_replayed_in_order_and_their_steps_run_anew,
     a_replay_keeps_the_order_of_versions_whatever_the_ids_say,
     a_replay_leaves_out_what_is_still_to_be_handled,
+    a_long_reason_keeps_no_event_from_a_replay,
     a_replay_reaches_events_from_before_the_handler_began,
     an_event_that_is_too_old_runs_once_more_if_an_operator_wants_it,
     purged_letters_are_gone_and_the_log_says_who_did_it,
@@ -33,7 +34,10 @@ on_every_database! {
     the_status_counts_what_waits_and_for_how_long,
 }
 
-on_every_database! { on_sqlite_only: a_node_begins_with_the_settings_of_the_configuration }
+on_every_database! { on_sqlite_only:
+    a_node_begins_with_the_settings_of_the_configuration,
+    an_event_with_many_dead_letters_is_replayed_once,
+}
 
 /// How many deliveries a replay inserts in a transaction.
 const OF_A_TRANSACTION: usize = 256;
@@ -250,6 +254,49 @@ async fn a_replay_leaves_out_what_is_still_to_be_handled(scene: &Scene) {
     assert_eq!(operations.count(&stored).await.unwrap(), 0);
     assert!(node.resume("ledger.post"));
     scene.until_handled("ledger.post").await;
+}
+
+async fn a_long_reason_keeps_no_event_from_a_replay(scene: &Scene) {
+    let _node = scene.node().handler(Ledger::posting()).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.until_handled("ledger.post").await;
+    let operations = scene.operations();
+    let stored = DeliveryFilter::stored_events("ledger.post");
+    let longest = "a".repeat(65_535);
+    assert_eq!(operations.replay_all(&stored, 1, "alice", &longest).await.unwrap(), 1);
+    scene.until_posted(2).await;
+    assert_eq!(scene.posted(wallet).await, [1, 1]);
+    let log = operations.interventions(1).await.unwrap();
+    assert_eq!((log[0].state, log[0].why.len()), (InterventionState::Done, longest.len()));
+}
+
+/// A transaction replays 256 letters, and what it delivers is handled before the next one begins.
+async fn an_event_with_many_dead_letters_is_replayed_once(scene: &Scene) {
+    let closed = Ledger::new(|_, _| async { Err("the ledger is closed".into()) }.boxed());
+    let options = quick().max_attempts(1).dead_letters();
+    let node = scene.node().handler_with(closed, options).start().await.unwrap();
+    scene.open_wallet().await;
+    scene.until_handled("ledger.post").await;
+    node.drain(Duration::from_secs(60)).await;
+    let [letters, deliveries] =
+        ["dead_letters", "deliveries"].map(|table| scene.scratch.eventlog(table));
+    let columns = "handler, stream, model_version, event_index, event_id, attempts, error, died, \
+                   state, version";
+    let copies = format!(
+        "WITH RECURSIVE copies(n) AS (SELECT 1 UNION ALL SELECT n + 1 FROM copies WHERE n < 256) \
+         INSERT INTO {letters} (id, {columns}) \
+         SELECT printf('01990000-0000-7000-8000-%012d', n), {columns} FROM {letters}, copies"
+    );
+    scene.scratch.execute(&copies).await;
+    let handling = format!(
+        "CREATE TRIGGER handled AFTER INSERT ON {deliveries} \
+         BEGIN DELETE FROM {deliveries} WHERE id = NEW.id; END"
+    );
+    scene.scratch.execute(&handling).await;
+    let operations = scene.operations();
+    let all = DeliveryFilter::dead_letters("ledger.post");
+    assert_eq!(operations.count(&all).await.unwrap(), 257);
+    assert_eq!(operations.replay_all(&all, 257, "alice", "it is open").await.unwrap(), 1);
 }
 
 async fn a_replay_reaches_events_from_before_the_handler_began(scene: &Scene) {
@@ -481,6 +528,8 @@ async fn the_status_counts_what_waits_and_for_how_long(scene: &Scene) {
     until("the others are blocked", async || operations.status().await.unwrap()[0].blocked == 4)
         .await;
     let status = operations.status().await.unwrap();
+    assert!(operations.parked(0).await.unwrap().is_empty());
+    assert!(operations.dead_letters(0).await.unwrap().is_empty());
     let (ledger, mail) = (&status[0], &status[1]);
     assert_eq!((&*ledger.handler, &*mail.handler), ("ledger.post", "mail.send"));
     assert_eq!((ledger.pending, ledger.parked, ledger.blocked), (5, 1, 4));
@@ -550,6 +599,48 @@ async fn a_run_has_the_trace_of_the_call_that_emitted_the_event() {
     let rows = scene.scratch.select(&["trace_parent"], &from).await;
     assert_eq!(rows.last().unwrap()[0].as_deref(), Some(trace));
     assert_eq!((rows.len(), rows[0][0].as_deref()), (2, None));
+}
+
+#[tokio::test]
+async fn a_run_whose_event_is_given_up_says_so() {
+    let scene = Scene::start(Dialect::Sqlite).await;
+    let (recorder, _guard) = Recorder::start();
+    let closed = Ledger::new(|_, _| async { Err("the ledger is closed".into()) }.boxed());
+    let options = quick().max_attempts(1).dead_letters();
+    let _node = scene.node().handler_with(closed, options).start().await.unwrap();
+    scene.open_wallet().await;
+    until("the run has ended", async || {
+        let runs = recorder.of("ekbatan.event.handle");
+        runs.first().is_some_and(|run| run.field("ekbatan.event.outcome").is_some())
+    })
+    .await;
+    let run = recorder.one("ekbatan.event.handle");
+    assert_eq!(run.field("ekbatan.event.outcome"), Some("dead letter"));
+}
+
+#[tokio::test]
+async fn a_node_reports_what_its_handlers_had_under_earlier_names() {
+    let scene = Scene::start(Dialect::Sqlite).await;
+    let closed = Ledger::new(|_, _| async { Err("the ledger is closed".into()) }.boxed());
+    let options = quick().max_attempts(1);
+    let node = scene.node().handler_with(closed, options.clone()).start().await.unwrap();
+    scene.open_wallet().await;
+    let operations = scene.operations();
+    until("it is parked", async || !operations.parked(1).await.unwrap().is_empty()).await;
+    node.drain(Duration::from_secs(60)).await;
+    let (recorder, _guard) = Recorder::start();
+    let closed = Renamed::new(|_, _| async { Err("the ledger is closed".into()) }.boxed());
+    let builder = scene.node().gauges(Duration::from_millis(20));
+    let _node = builder.handler_with(closed, options.alias("ledger.post")).start().await.unwrap();
+    scene.open_wallet().await;
+    until("both are reported", async || {
+        recorder.all().iter().any(|event| {
+            event.field("message") == Some("ekbatan.event.gauges")
+                && event.field("handler") == Some("ledger.post_again")
+                && event.field("parked") == Some("2")
+        })
+    })
+    .await;
 }
 
 #[tokio::test]

@@ -14,6 +14,11 @@ on_every_database! {
     a_rate_delays_no_other_handler_and_no_end,
 }
 
+on_every_database! {
+    on_sqlite_only:
+    after_an_idle_time_no_more_runs_begin_than_the_rate_says,
+}
+
 const EVENTS: usize = 12;
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -62,4 +67,20 @@ async fn a_rate_delays_no_other_handler_and_no_end(scene: &Scene) {
     let _node = scene.node().handler(mail).start().await.unwrap();
     scene.until_handled("mail.send").await;
     assert_eq!(others.lock().unwrap().len(), EVENTS - 1);
+}
+
+async fn after_an_idle_time_no_more_runs_begin_than_the_rate_says(scene: &Scene) {
+    let pause = Duration::from_millis(10);
+    let (mail, begun) = noting();
+    let slow = HandlerOptions::unordered().rate(1, pause);
+    let _node = scene.node().handler_with(mail, slow).start().await.unwrap();
+    for round in 1..=20 {
+        let before = Instant::now();
+        tokio::join!(scene.open_wallet(), scene.open_wallet());
+        scene.until_handled("mail.send").await;
+        let second = begun.lock().unwrap()[2 * round - 1] - before;
+        assert!(second >= pause, "the second run began after {second:?}, in round {round}");
+        // So long nothing waits.
+        tokio::time::sleep(pause * 2).await;
+    }
 }

@@ -28,7 +28,8 @@ async fn options_that_cannot_work_are_refused(scene: &Scene) {
             options().retry(Duration::from_secs(2), Duration::from_secs(1)),
             "a wrong `retry`: the longest pause, 1s, is shorter than the first, 2s",
         ),
-        (options().alias(" "), "a wrong `NAME`: ` ` has 1 bytes"),
+        (options().alias(" "), "a wrong `alias`: ` ` is blank; use at least one letter"),
+        (options().alias("a".repeat(256)), "a` has 256 bytes; use at most 255"),
         (
             options().only(["WalletSold"]),
             "wants the event `WalletSold`, which its type does not have; it has `WalletOpened`, \

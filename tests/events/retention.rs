@@ -7,12 +7,13 @@ use std::time::Duration;
 use ekbatan::__private::deliveries::{Subscription, SubscriptionState, Subscriptions};
 use ekbatan::config::{EkbatanConfig, EventsConfig, ShardMemberConfig};
 use ekbatan::domain::ShardIdentifier;
-use ekbatan::events::{Deleted, HandlerOptions, Node, Retention, RetentionError};
+use ekbatan::events::{Deleted, DeliveryFilter, HandlerOptions, Node, Retention, RetentionError};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use support::{Dialect, ScratchDatabase, TestClock, until};
 use tokio::sync::watch;
 
+use crate::backlog::closings;
 use crate::scene::{Foreign, Ledger, Mail, PostEntry, Posting, Scene, executor, migrations, post};
 
 on_every_database! {
@@ -33,6 +34,12 @@ on_every_database! {
     a_node_runs_its_retention,
     a_node_runs_the_retention_of_its_configuration,
     small_transactions_delete_everything,
+}
+
+mod where_ids_are_texts {
+    use super::*;
+
+    on_every_database! { only sqlite and mysql: events_without_uuids_stay_and_keep_no_other_one }
 }
 
 const HOUR: Duration = Retention::LEAST;
@@ -293,6 +300,38 @@ async fn a_long_history_is_deleted_in_pages(scene: &Scene) {
     assert!(one + other <= 2_300, "{one} and {other}");
     assert_eq!(one + other + scene.delete_events().await, 2_300);
     assert_eq!(scene.count("events").await, 0);
+}
+
+async fn events_without_uuids_stay_and_keep_no_other_one(scene: &Scene) {
+    let events = scene.scratch.eventlog("events");
+    scene.insert_events(&closings(Uuid::now_v7(), 1..=6)).await;
+    let mut ids = vec!["'import-1'", "'import-2'", "upper(id)"];
+    if scene.scratch.dialect == Dialect::Sqlite {
+        ids.push("x'00ff'");
+    }
+    for (id, version) in ids.iter().zip(1..) {
+        let renamed = format!("UPDATE {events} SET id = {id} WHERE model_version = {version}");
+        scene.scratch.execute(&renamed).await;
+    }
+    let others = 6 - ids.len() as u64;
+    let options = HandlerOptions::default().max_age(None);
+    let node = scene.node().handler_with(Ledger::posting(), options).start().await.unwrap();
+    scene.until_posted(others).await;
+    let lacking = format!("{events} WHERE fanned_out IS NULL");
+    until("all are swept", async || scene.scratch.count(&lacking).await == 0).await;
+    scene.until_handled("ledger.post").await;
+    node.drain(Duration::from_secs(30)).await;
+    let stored = DeliveryFilter::stored_events("ledger.post");
+    assert_eq!(scene.operations().count(&stored).await.unwrap(), others);
+    scene.age_events().await;
+    let retention = Retention::new().events(HOUR).rows_at_once(1);
+    let delete = async || retention.run(&scene.databases).await.unwrap().events;
+    // The actions of the handler have left a row for each event.
+    assert_eq!([delete().await, delete().await], [2 * others, 0]);
+    assert_eq!(scene.count("events").await, ids.len());
+    scene.scratch.execute(&format!("UPDATE {events} SET delivered = 1")).await;
+    assert_eq!(scene.databases.prune_outbox(HOUR).await.unwrap(), 0);
+    assert_eq!(scene.count("events").await, ids.len());
 }
 
 /// Handlers register, one after another, and want all events, while retention deletes them.

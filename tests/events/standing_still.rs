@@ -6,7 +6,7 @@ use std::time::Duration;
 use ekbatan::events::HandlerOptions;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
-use support::until;
+use support::{Dialect, Recorder, until};
 use tokio::sync::Semaphore;
 
 use crate::backlog::closings;
@@ -24,7 +24,10 @@ on_every_database! {
 mod on_sqlite {
     use super::*;
 
-    on_every_database! { on_sqlite_only: a_check_releases_what_is_blocked_behind_nothing }
+    on_every_database! { on_sqlite_only:
+        a_check_releases_what_is_blocked_behind_nothing,
+        an_event_whose_write_fails_leaves_no_other_one_blocked,
+    }
 }
 
 fn quick() -> HandlerOptions {
@@ -131,6 +134,80 @@ async fn a_check_releases_what_is_blocked_behind_nothing(scene: &Scene) {
     let later = format!(" AND stream = '{stuck}' AND due > '{past}'");
     until("the others are looked at later", async || blocked(&later).await == 2).await;
     assert!(scene.posted(Id::from_uuid(stuck)).await.is_empty());
+}
+
+/// Each round puts off the second event of one model, which fails, and those of the other model with it.
+async fn an_event_whose_write_fails_leaves_no_other_one_blocked(scene: &Scene) {
+    let [freed, refused] = [(); 2].map(|()| Uuid::now_v7());
+    let ledger = Ledger::new(|ctx, event| match event.model_version {
+        Some(1) => async { Err("broken".into()) }.boxed(),
+        _ => post(ctx, event),
+    });
+    scene.insert_events(&closings(freed, 1..=2)).await;
+    scene.insert_events(&closings(refused, 1..=1)).await;
+    let node = scene.node().handler_with(ledger, quick().max_attempts(1));
+    let _node = node.start().await.unwrap();
+    let deliveries = scene.scratch.eventlog("deliveries");
+    until("two are parked, and one is blocked", async || {
+        let states = scene.scratch.select(&["state"], &format!("FROM {deliveries}")).await;
+        let of = |state| states.iter().filter(|row| row[0].as_deref() == Some(state)).count();
+        of("PARKED") == 2 && of("BLOCKED") == 1
+    })
+    .await;
+    let refusing = format!(
+        "CREATE TRIGGER refused BEFORE UPDATE ON {deliveries} \
+         WHEN NEW.stream = '{refused}' AND NEW.state = 'BLOCKED' \
+         BEGIN SELECT RAISE(ABORT, 'refused'); END"
+    );
+    scene.scratch.execute(&refusing).await;
+    scene.insert_events(&closings(refused, 2..=2)).await;
+    let freeing = format!("DELETE FROM {deliveries} WHERE state = 'PARKED' AND stream = '{freed}'");
+    scene.scratch.execute(&freeing).await;
+    scene.insert_events(&closings(freed, 3..=3)).await;
+    until("those behind nothing are handled", async || {
+        scene.posted(Id::from_uuid(freed)).await == [2, 3]
+    })
+    .await;
+}
+
+/// What is logged is recorded on one thread only.
+#[tokio::test]
+async fn what_was_not_given_back_is_released_soon_although_the_node_does_not_look() {
+    let scene = Scene::start(Dialect::Sqlite).await;
+    let (recorder, _guard) = Recorder::start();
+    let gate = Arc::new(Semaphore::new(0));
+    let closed = gate.clone();
+    let ledger = Ledger::new(move |ctx, event| {
+        let gate = closed.clone();
+        async move {
+            if event.model_version == Some(1) && event.attempt == 1 {
+                let _open = gate.acquire().await?;
+                return Err("not yet".into());
+            }
+            post(ctx, event).await
+        }
+        .boxed()
+    });
+    let hour = Duration::from_secs(60 * 60);
+    let node = scene.node().poll(hour, hour).doorbell(false);
+    let node = node.handler_with(ledger, quick().timeout(hour));
+    let _node = node.start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.deposit(wallet, 1).await;
+    let deliveries = scene.scratch.eventlog("deliveries");
+    let keeping = format!(
+        "CREATE TRIGGER kept BEFORE UPDATE ON {deliveries} \
+         WHEN OLD.model_version = 2 BEGIN SELECT RAISE(ABORT, 'kept'); END"
+    );
+    scene.scratch.execute(&keeping).await;
+    gate.add_permits(1);
+    until("the second event is not given back", async || {
+        let of_release = |message: &str| message.starts_with("a delivery was not given back");
+        recorder.all().iter().any(|event| event.field("message").is_some_and(of_release))
+    })
+    .await;
+    scene.scratch.execute("DROP TRIGGER kept").await;
+    until("both are handled", async || scene.posted(wallet).await == [1, 2]).await;
 }
 
 async fn all_that_a_lost_node_held_is_taken_over_at_once(scene: &Scene) {

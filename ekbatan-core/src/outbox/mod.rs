@@ -14,6 +14,7 @@ mod old_step_keys;
 mod priority;
 mod records;
 mod retention;
+mod stored_id;
 
 pub(crate) use call_key::{CallKey, KeyKind};
 pub(crate) use claims::{decided, decision, delete_claim, delete_decision, insert, mark_complete};
@@ -29,4 +30,6 @@ pub use old_step_keys::{OldStepKey, StepOwner, job_step_key, step_key};
 pub(crate) use old_step_keys::{delete_step_keys, has_old_step_claims, old_step_keys, open_runs};
 pub use priority::Priority;
 pub(crate) use records::{ActionRecord, EventRecord, is_recorded, records};
+pub use retention::CENTURY;
 pub(crate) use retention::prune;
+pub use stored_id::StoredId;

@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use uuid::Uuid;
 
+use super::StoredId;
 use crate::db::eventlog::EVENTS;
 use crate::db::{Arg, Database, DbError, Query, Route};
 use crate::domain::{ColumnDef, Value, ValueType};
@@ -14,8 +15,8 @@ use crate::domain::{ColumnDef, Value, ValueType};
 /// How many rows one statement looks at.
 const PAGE: usize = 1_000;
 
-/// Databases cannot subtract much longer times, in seconds.
-const CENTURY: u64 = 100 * 365 * 24 * 60 * 60;
+/// Databases cannot subtract much longer times.
+pub const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 const HOLDER: &str = "prune outbox";
 
@@ -25,49 +26,47 @@ const HOLDER: &str = "prune outbox";
 pub(crate) async fn prune(database: &Database, age: Duration) -> Result<u64, DbError> {
     database.check_not_beside_transaction()?;
     let mut deleted = 0;
-    let mut after = Uuid::nil();
+    let mut after = StoredId::Uuid(Uuid::nil());
     loop {
-        let page = page(database, after, age).await?;
-        let Some((last, _)) = page.last() else { return Ok(deleted) };
-        after = *last;
+        let page = page(database, &after, age).await?;
+        let Some((last, _)) = page.last().cloned() else { return Ok(deleted) };
         let is_full = page.len() == PAGE;
-        let old: Vec<Value> =
-            page.into_iter().filter(|(_, old)| *old).map(|(id, _)| Value::Uuid(id)).collect();
+        let old = page.into_iter().filter(|(_, is_old)| *is_old);
+        let old: Vec<Value> = old.filter_map(|(id, _)| id.uuid().map(Value::Uuid)).collect();
         deleted += old.len() as u64;
         if !old.is_empty() {
             delete(database, old).await?;
         }
-        if !is_full {
+        // They are equal if the id is no valid text: its copy may stand before it.
+        if !is_full || last == after {
             return Ok(deleted);
         }
+        after = last;
     }
 }
 
 /// The ids of the rows after `after`, each with whether it is to be deleted.
 async fn page(
     database: &Database,
-    after: Uuid,
+    after: &StoredId,
     age: Duration,
-) -> Result<Vec<(Uuid, bool)>, DbError> {
-    let syntax = database.driver.syntax();
+) -> Result<Vec<(StoredId, bool)>, DbError> {
+    let (syntax, events) = (database.driver.syntax(), database.table(&EVENTS).await?);
     let sql = format!(
         "SELECT id, CASE WHEN (delivered OR payload IS NULL) AND {} THEN 1 ELSE 0 END AS is_old \
-         FROM {} WHERE id > $1 ORDER BY id LIMIT {PAGE}",
-        syntax.recorded_before(age.as_secs().min(CENTURY)),
+         FROM {} WHERE id > $1{} ORDER BY id LIMIT {PAGE}",
+        syntax.recorded_before(age.min(CENTURY).as_secs()),
         syntax.table(&EVENTS),
+        StoredId::but_for_bytes(database),
     );
     let query = Query {
         sql: sql.into(),
-        args: vec![Arg::One(ValueType::Uuid, Value::Uuid(after))],
-        columns: vec![
-            ColumnDef::new("id", ValueType::Uuid),
-            ColumnDef::new("is_old", ValueType::Int),
-        ]
-        .into(),
+        args: vec![after.arg()],
+        columns: vec![StoredId::column(&events), ColumnDef::new("is_old", ValueType::Int)].into(),
     };
     let rows = database.fetch(&query, Route::Primary, HOLDER).await?;
-    let read = |row: Vec<Value>| match row[..] {
-        [Value::Uuid(id), Value::Int(old)] => Some((id, old == 1)),
+    let read = |row: Vec<Value>| match &row[..] {
+        [id, Value::Int(old)] => Some((StoredId::read(id)?, *old == 1)),
         _ => None,
     };
     Ok(rows.into_iter().filter_map(read).collect())

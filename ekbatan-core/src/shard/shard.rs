@@ -15,11 +15,11 @@ use crate::db::{
     TransactionManager, pass_barrier,
 };
 use crate::domain::{Changed, Entity, FieldError, ShardIdentifier, Stored};
-use crate::outbox::Mark;
 use crate::outbox::deliveries::{
     Backlog, Claimant, Delivery, Due, PlacesPage, StoredEvent, StoredEvents, Subscriptions, Swept,
     WantedDue, backlog, claimed_rows, due, stored_events, stored_places, sweep,
 };
+use crate::outbox::{Mark, StoredId};
 
 /// One shard of a [`Databases`](super::Databases). Cheap to clone.
 #[derive(Clone)]
@@ -75,8 +75,8 @@ impl Shard {
     /// Transactions that have written nothing are waited for, too, but only for the `commit_timeout` of
     /// the configuration: no commit of this framework takes longer, and a dump takes hours.
     ///
-    /// Fails if transactions are still open after `longest`, and names them. Several calls at a time wait
-    /// together.
+    /// Fails if transactions are still open after `longest`, and names them, or if the server has not listed
+    /// them by then. Several calls at a time wait together.
     pub async fn transaction_barrier(&self, longest: Duration) -> Result<(), BarrierError> {
         pass_barrier(&self.database, longest).await
     }
@@ -137,7 +137,7 @@ impl Shard {
     pub async fn stored_places(
         &self,
         wanted: &StoredEvents,
-        after: Uuid,
+        after: &StoredId,
     ) -> Result<PlacesPage, DbError> {
         stored_places(&self.database, wanted, after).await
     }

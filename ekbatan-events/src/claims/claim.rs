@@ -8,7 +8,7 @@
 use std::collections::{HashMap, HashSet};
 
 use chrono::{DateTime, Utc};
-use ekbatan_core::__private::deliveries::{Delivery, DeliveryState};
+use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, LONGEST_RUN};
 use ekbatan_core::domain::{Changed, Stored};
 use ekbatan_core::repository::Repository;
 use ekbatan_core::shard::Shard;
@@ -24,10 +24,6 @@ use crate::handlers::handler_set::HandlerSet;
 use crate::nodes::membership::release;
 use crate::read_events::read_events;
 
-/// How many deliveries of a stream a node holds. One that takes long would keep others from being
-/// claimed.
-pub(crate) const LONGEST_RUN: usize = 16;
-
 /// How many deliveries are claimed together. If another node was faster with one of them, they are
 /// claimed once more, run by run.
 const TOGETHER: usize = 32;
@@ -42,7 +38,7 @@ pub(crate) struct ClaimedRound {
     /// How the writes of the next round are made.
     pub(crate) terms: WriteTerms,
     /// Whether a row is left as it was, because it was locked or its write failed.
-    pub(crate) leaves_some: bool,
+    pub(crate) left_rows: bool,
 }
 
 /// Claims deliveries of one shard for a node.
@@ -119,13 +115,9 @@ impl Claims<'_> {
         // At the same time, so that none waits for a row of the other ones.
         let putting_off = put_off(self.deliveries, &writes, obstructed, now);
         let (claimed, put_off) = tokio::join!(join_all(claims), putting_off);
-        let put_off = put_off.unwrap_or_else(|error| {
-            writes.note_failure(&error);
-            0
-        });
-        let (leaves_some, terms) = (writes.leaves_some(), writes.end());
+        let (left_rows, terms) = (writes.left_rows(), writes.end());
         let claimed = self.with_events(claimed.into_iter().flatten().collect()).await?;
-        Ok(ClaimedRound { claimed, elsewhere, put_off, terms, leaves_some })
+        Ok(ClaimedRound { claimed, elsewhere, put_off, terms, left_rows })
     }
 
     /// Finds the deliveries of a stream that can be claimed. They need not be candidates: those may

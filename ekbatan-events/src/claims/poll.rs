@@ -66,7 +66,7 @@ pub(crate) struct Polled {
     /// Whether the next round may find something at once.
     pub(crate) is_busy: bool,
     /// Whether the round has left something to do that the next one finds.
-    pub(crate) leaves_some: bool,
+    pub(crate) left_rows: bool,
     /// How the writes of the next round are made.
     pub(crate) terms: WriteTerms,
     pub(crate) unheld: Unheld,
@@ -75,13 +75,13 @@ pub(crate) struct Polled {
 
 impl Poll {
     pub(crate) async fn run(mut self) -> Result<Polled, EventsError> {
-        let mut leaves_some = false;
+        let mut left_rows = false;
         if self.checks {
             let shard = self.shard.clone();
             let writes = RoundWrites::begin(&shard, self.terms);
             self.release_unheld(&writes).await?;
             self.check_blocked(&writes).await?;
-            leaves_some = writes.leaves_some();
+            left_rows = writes.left_rows();
             // A check writes little: what it took says nothing of the claims.
             self.terms.careful_as(writes.end());
         }
@@ -133,8 +133,8 @@ impl Poll {
         let is_busy = swept.events > 0 || !round.claimed.is_empty() || round.put_off > 0;
         let ClaimedRound { claimed, elsewhere, terms, .. } = round;
         let Self { unheld, look_from, .. } = self;
-        let leaves_some = leaves_some || round.leaves_some;
-        Ok(Polled { claimed, elsewhere, is_busy, leaves_some, terms, unheld, look_from })
+        let left_rows = left_rows || round.left_rows;
+        Ok(Polled { claimed, elsewhere, is_busy, left_rows, terms, unheld, look_from })
     }
 
     /// Releases deliveries that this node has claimed and does not hold.
@@ -189,9 +189,10 @@ impl Poll {
         }
         let checks = rows.into_iter().map(|row| async {
             let stream = (row.stream, row.handler.clone());
-            match blocked.contains(&stream) {
-                true => writes.answer(self.check_later(row)).await.map(drop),
-                false => writes.answer(release(&self.deliveries, row, self.now)).await.map(drop),
+            if blocked.contains(&stream) {
+                writes.answer(self.check_later(row)).await.map(drop)
+            } else {
+                writes.answer(release(&self.deliveries, row, self.now)).await.map(drop)
             }
         });
         join_all(checks).await.into_iter().collect()

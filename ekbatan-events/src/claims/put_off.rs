@@ -22,7 +22,8 @@ const BEHIND_WAITING: Duration = Duration::from_millis(50);
 const LONGEST_BEHIND_WAITING: Duration = Duration::from_secs(60);
 
 /// After which time it is checked whether a delivery is still behind a parked one. Somebody who releases
-/// the parked one releases those behind it, unless the process ends in between.
+/// the parked one releases those behind it, and [`put_off`] those that it blocks at that moment. Only what
+/// was cut off in between waits for the check: its process, its round or its connection has ended.
 const BEHIND_PARKED: Duration = Duration::from_secs(600);
 
 /// After which time at most a blocked delivery of the handler is looked at again. An action that cancels
@@ -41,18 +42,18 @@ pub(crate) struct Obstructed {
     pub(crate) behind_parked: Duration,
 }
 
-/// Lets the deliveries wait for those before them. Returns how many it changed.
+/// Lets the deliveries wait for those before them. Returns how many it changed. What fails is noted, and keeps
+/// nothing from the others.
 pub(crate) async fn put_off(
     deliveries: &Repository<Delivery>,
     writes: &RoundWrites<'_>,
     obstructed: Vec<Obstructed>,
     now: DateTime<Utc>,
-) -> Result<usize, EventsError> {
+) -> usize {
     let waits = obstructed.into_iter().map(|one| wait(deliveries, writes, one, now));
     let mut count = 0;
     let (mut blocked, mut streams) = (Vec::new(), HashSet::new());
-    for waiting in join_all(waits).await {
-        let Some((row, behind, names)) = waiting? else { continue };
+    for (row, behind, names) in join_all(waits).await.into_iter().flatten() {
         count += 1;
         if row.state == DeliveryState::Blocked {
             streams.insert((row.stream, names.clone()));
@@ -68,16 +69,20 @@ pub(crate) async fn put_off(
     // died before it came to this one.
     let mut free: HashSet<(Uuid, Vec<String>)> = HashSet::new();
     for (stream, names) in streams {
-        if !is_parked(deliveries, stream, names.clone()).await? {
+        let is_parked = is_parked(deliveries, stream, names.clone()).await;
+        // Without an answer they are released, too: the next round blocks them again if they have to wait.
+        if !is_parked.inspect_err(|error| writes.note_failure(error)).unwrap_or(false) {
             free.insert((stream, names));
         }
     }
     for (row, names) in blocked {
-        if free.contains(&(row.stream, names)) {
-            writes.answer(release(deliveries, row, now)).await?;
+        if free.contains(&(row.stream, names))
+            && let Err(error) = writes.answer(release(deliveries, row, now)).await
+        {
+            writes.note_failure(&error);
         }
     }
-    Ok(count)
+    count
 }
 
 /// Whether a delivery of a stream is parked.
@@ -95,17 +100,17 @@ pub(crate) async fn is_parked(
 /// A delivery that waits, the one that it waits for, and the names of their handler.
 type Waiting = (Stored<Delivery>, Stored<Delivery>, Vec<String>);
 
-/// `None` if the delivery need not wait, is locked, or is not as it was read.
+/// `None` if the delivery need not wait, is not as it was read, or is locked, or if the write failed.
 async fn wait(
     deliveries: &Repository<Delivery>,
     writes: &RoundWrites<'_>,
     obstructed: Obstructed,
     now: DateTime<Utc>,
-) -> Result<Option<Waiting>, EventsError> {
+) -> Option<Waiting> {
     let Obstructed { delivery, behind, names, behind_parked } = obstructed;
     let (state, due) = match behind.state {
         // The next round claims it, or leaves the whole stream alone.
-        DeliveryState::New | DeliveryState::Claimed => return Ok(None),
+        DeliveryState::New | DeliveryState::Claimed => return None,
         DeliveryState::Waiting => {
             let due = behind.due.min(now + LONGEST_BEHIND_WAITING).max(now + BEHIND_WAITING);
             (DeliveryState::Waiting, due)
@@ -116,8 +121,11 @@ async fn wait(
     };
     let change = delivery.apply(|row| (row.state, row.due) = (state, due));
     match writes.answer(async { Ok(deliveries.update(change).await?) }).await {
-        Ok(changed) => Ok(changed.map(|changed| (changed, behind, names))),
-        Err(error) if error.is_stale() => Ok(None),
-        Err(error) => Err(error),
+        Ok(changed) => changed.map(|changed| (changed, behind, names)),
+        Err(error) if error.is_stale() => None,
+        Err(error) => {
+            writes.note_failure(&error);
+            None
+        }
     }
 }

@@ -71,13 +71,13 @@ pub(crate) struct RoundWrites<'w> {
     /// Whether a write has waited for as long as it may.
     is_late: AtomicBool,
     /// Whether a row is left as it was, because it was locked or its write failed.
-    leaves_some: AtomicBool,
+    left_rows: AtomicBool,
 }
 
 impl<'w> RoundWrites<'w> {
     pub(crate) fn begin(shard: &'w Shard, terms: WriteTerms) -> Self {
-        let (is_late, leaves_some) = (AtomicBool::new(false), AtomicBool::new(false));
-        Self { shard, terms, begun: Instant::now(), is_late, leaves_some }
+        let (is_late, left_rows) = (AtomicBool::new(false), AtomicBool::new(false));
+        Self { shard, terms, begun: Instant::now(), is_late, left_rows }
     }
 
     /// Waits for a write. `None` if a row is locked, or if the answer does not come in time.
@@ -113,7 +113,7 @@ impl<'w> RoundWrites<'w> {
     }
 
     pub(crate) fn note_failure(&self, error: &dyn std::error::Error) {
-        self.leaves_some.store(true, Ordering::Relaxed);
+        self.left_rows.store(true, Ordering::Relaxed);
         let shard = self.shard.identifier();
         tracing::warn!(%shard, %error, "deliveries were not claimed or put off; a row may be locked");
     }
@@ -135,7 +135,7 @@ impl<'w> RoundWrites<'w> {
         for free in self.shard.transactions().in_transaction(asking).await? {
             locked.remove(&free);
         }
-        self.leaves_some.fetch_or(!locked.is_empty(), Ordering::Relaxed);
+        self.left_rows.fetch_or(!locked.is_empty(), Ordering::Relaxed);
         Ok(locked)
     }
 
@@ -145,8 +145,8 @@ impl<'w> RoundWrites<'w> {
     }
 
     /// Whether a row is left as it was, because it was locked or its write failed.
-    pub(crate) fn leaves_some(&self) -> bool {
-        self.leaves_some.load(Ordering::Relaxed)
+    pub(crate) fn left_rows(&self) -> bool {
+        self.left_rows.load(Ordering::Relaxed)
     }
 
     /// Ends the writes. Returns how the next ones are made.

@@ -3,13 +3,13 @@
 use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
+use ekbatan_core::__private::deliveries::LONGEST_RUN;
 use futures_util::future::BoxFuture;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::claims::candidates::Room;
-use crate::claims::claim::LONGEST_RUN;
 use crate::claims::claimed::{Claimed, StreamKey};
 use crate::claims::elsewhere::Elsewhere;
 use crate::claims::held_sizes::HeldSizes;
@@ -45,7 +45,7 @@ pub(crate) struct Rounds {
     /// The pause after a round that finds nothing.
     pub(crate) pause: Duration,
     pub(crate) checked: Option<Instant>,
-    /// Until when rounds look at what one has left that failed or met a locked row.
+    /// Until when rounds look at what was left: by a round that failed or met a locked row, or by a release.
     looks_again_until: Option<Instant>,
     /// What the last check has found.
     pub(crate) unheld: Unheld,
@@ -120,9 +120,9 @@ impl Rounds {
     /// Remembers what a round has found out. Returns what it claimed, and whether the next one may
     /// find something at once.
     pub(crate) fn note(&mut self, polled: Polled) -> (Vec<Claimed>, bool) {
-        let Polled { claimed, elsewhere, is_busy, leaves_some, terms, unheld, look_from } = polled;
+        let Polled { claimed, elsewhere, is_busy, left_rows, terms, unheld, look_from } = polled;
         (self.unheld, self.look_from, self.terms) = (unheld, look_from, terms);
-        if leaves_some {
+        if left_rows {
             self.look_again();
         }
         self.divisor = (self.divisor / 2).max(1);
@@ -154,8 +154,11 @@ impl Rounds {
         self.next = Instant::now() + pause;
     }
 
-    fn look_again(&mut self) {
-        self.looks_again_until = Some(Instant::now() + SECOND_LOOKS);
+    /// Lets rounds look soon at what was left, also if they are rare.
+    pub(crate) fn look_again(&mut self) {
+        let now = Instant::now();
+        self.looks_again_until = Some(now + SECOND_LOOKS);
+        self.next = self.next.min(now + SECOND_LOOK);
     }
 
     fn looks_again(&self) -> bool {

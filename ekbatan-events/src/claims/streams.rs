@@ -104,7 +104,14 @@ impl Streams {
     }
 
     fn push_ready(&mut self, one: Claimed) {
-        self.ready.entry(one.handler.name).or_default().push(one);
+        let queue = self.ready.entry(one.handler.name).or_default();
+        // While nothing waited, no run was late: the next ones have nothing to catch up.
+        if queue.first().is_none()
+            && let Some(next) = self.next.get_mut(one.handler.name)
+        {
+            *next = (*next).max(Instant::now());
+        }
+        queue.push(one);
     }
 
     /// Hands out the next deliveries whose handler is not busy and may begin another run.

@@ -6,10 +6,9 @@ use ekbatan_core::action::Action;
 use ekbatan_core::domain::ShardIdentifier;
 
 use crate::decode::DecodeError;
+use crate::error::BoxError;
 use crate::relay::{EventRelay, RelayError, RelaySender, RelayTerms, SentEvent, UndecodedEvent};
 use crate::{Delivered, EventHandler, HandledEvent, HandlerContext};
-
-pub(crate) type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A handler whose events are decoded within.
 #[async_trait]

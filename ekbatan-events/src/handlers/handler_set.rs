@@ -83,9 +83,13 @@ fn check(handler: &Handler) -> Result<(), StartError> {
     let refuse =
         |option, why: String| Err(StartError::Option { handler: handler.name, option, why });
     let options = &handler.options;
-    for name in std::iter::once(handler.name).chain(aliases(handler)) {
-        if name.trim().is_empty() || name.len() > 255 {
-            return refuse("NAME", format!("`{name}` has {} bytes; use 1 to 255", name.len()));
+    let aliases = aliases(handler).map(|alias| ("alias", alias));
+    for (option, name) in std::iter::once(("NAME", handler.name)).chain(aliases) {
+        if name.trim().is_empty() {
+            return refuse(option, format!("`{name}` is blank; use at least one letter"));
+        }
+        if name.len() > 255 {
+            return refuse(option, format!("`{name}` has {} bytes; use at most 255", name.len()));
         }
     }
     if handler.events.iter().all(|event| *event == Wanted::Fence.text()) {

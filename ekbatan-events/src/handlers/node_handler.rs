@@ -8,13 +8,11 @@ use ekbatan_core::__private::deliveries::{EventKind, StoredEvent, Wanted};
 use ekbatan_core::action::{Action, Priority};
 use ekbatan_core::domain::{EventName, ShardIdentifier};
 
-use crate::handlers::any_handler::{AnyHandler, AnyRelay, BoxError, EnqueuedCalls};
+use crate::error::BoxError;
+use crate::handlers::any_handler::{AnyHandler, AnyRelay, EnqueuedCalls};
 use crate::options::{Order, StartFrom};
 use crate::relay::EventRelay;
 use crate::{EventHandler, HandledEvent, HandlerContext, HandlerOptions};
-
-/// What the subscription of an action names in place of an event. Operators pause it like others.
-const CALLS: &str = "(enqueued calls)";
 
 /// The priority of all deliveries of events.
 const OF_EVENTS: &[Priority] = &[Priority::Normal];
@@ -93,15 +91,15 @@ impl Handler {
 
     /// Whether it runs enqueued calls, and handles no events.
     pub(crate) fn is_of_calls(&self) -> bool {
-        self.events == [CALLS]
+        self.wanted == [Wanted::Calls]
     }
 
     /// The handler of an action's enqueued calls.
     pub(crate) fn of_action<A: Action + 'static>(action: A, mut options: HandlerOptions) -> Self {
-        // No event has such a name: the calls get their deliveries from those who enqueue them.
+        // A process of an earlier release takes this for a subscription to events, and sweeps those from now on.
         options.start_from = StartFrom::Now;
         let kind = HandlerKind::Handler(Box::new(EnqueuedCalls(action)));
-        Self::of_kind(A::NAME, options, vec![CALLS.to_owned()], &Priority::ALL, kind)
+        Self::of_kind(A::NAME, options, vec![Wanted::Calls.text()], &Priority::ALL, kind)
     }
 
     /// The handler that a relay is.

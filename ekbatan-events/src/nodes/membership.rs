@@ -129,6 +129,23 @@ impl Membership {
         fences: &Fences,
         now: DateTime<Utc>,
     ) -> Result<usize, EventsError> {
+        // At the same time: a broker that does not answer keeps only its own relay waiting.
+        let of_relays = fences.known().map(|relay| self.release_fenced(fences, relay, now));
+        let others = self.release_others(fences, now);
+        let (others, of_relays) = tokio::join!(others, join_all(of_relays));
+        let mut count = others?;
+        for released in of_relays {
+            count += released?;
+        }
+        Ok(count)
+    }
+
+    /// Releases the deliveries of handlers that need no fence.
+    async fn release_others(
+        &self,
+        fences: &Fences,
+        now: DateTime<Utc>,
+    ) -> Result<usize, EventsError> {
         let mut count = 0;
         // All of them now: the next heartbeat may be minutes away.
         loop {
@@ -138,11 +155,6 @@ impl Membership {
                 break;
             }
             count += released;
-        }
-        // At the same time: a broker that does not answer keeps only its own relay waiting.
-        let of_relays = fences.known().map(|relay| self.release_fenced(fences, relay, now));
-        for released in join_all(of_relays).await {
-            count += released?;
         }
         Ok(count)
     }
@@ -177,7 +189,7 @@ impl Membership {
         }
     }
 
-    /// Claimed deliveries of handlers whose node has no row.
+    /// Claimed deliveries of handlers whose node has no row, and that nobody keeps locked.
     async fn orphans(&self, handlers: OfHandlers) -> Result<Vec<Stored<Delivery>>, EventsError> {
         let known = self.nodes.find_all().await?;
         let known = known.iter().map(|node| node.id.uuid()).collect();
@@ -193,7 +205,24 @@ impl Membership {
         let ids: Vec<_> = nodes.into_iter().map(Id::from_uuid).collect();
         let living = self.nodes.find_by_ids(&ids).await?;
         orphans.retain(|row| living.iter().all(|of| of.id.uuid() != row.node));
-        Ok(orphans)
+        self.without_locked(orphans).await
+    }
+
+    /// The release of a locked row would wait, and keep all others waiting.
+    async fn without_locked(
+        &self,
+        mut rows: Vec<Stored<Delivery>>,
+    ) -> Result<Vec<Stored<Delivery>>, EventsError> {
+        if rows.is_empty() || self.shard.capabilities().single_writer {
+            return Ok(rows);
+        }
+        let ids = rows.iter().map(|row| row.id.uuid()).collect();
+        let asking = |transaction| async move {
+            Ok::<_, EventsError>(self.shard.free_deliveries(&transaction, ids).await?)
+        };
+        let free = self.shard.transactions().in_transaction(asking).await?;
+        rows.retain(|row| free.contains(&row.id.uuid()));
+        Ok(rows)
     }
 
     /// Deletes the node, at its end.

@@ -42,19 +42,18 @@ impl Registrar {
 
     /// The present subscriptions.
     pub(crate) async fn read(&self) -> Result<Subscriptions, EventsError> {
-        let mut generation = self.versions().await?.0;
+        let (mut generation, mut states) = self.versions().await?;
         loop {
             let rows = self.subscriptions.find_all().await?;
-            let present = self.versions().await?.0;
+            let present = self.versions().await?;
             // An event with the number of a generation must have the deliveries of that one: what is retired
             // after it was read would be lacking.
-            if present == generation {
-                return Ok(Subscriptions::new(
-                    generation,
-                    rows.into_iter().map(Stored::into_value),
-                ));
+            if present.0 == generation {
+                let rows = rows.into_iter().map(Stored::into_value);
+                // The rows may lack a later change of states, so the number from before them counts.
+                return Ok(Subscriptions::new(generation, rows).with_states(states));
             }
-            generation = present;
+            (generation, states) = present;
         }
     }
 

@@ -6,18 +6,17 @@
 
 use std::collections::HashMap;
 
-use chrono::{DateTime, Utc};
-use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredPlace};
-use ekbatan_core::action::Priority;
+use ekbatan_core::__private::deliveries::{Delivery, EventPlace, StoredPlace};
 use ekbatan_core::domain::{Id, New, Stored};
 use uuid::Uuid;
 
 use crate::dead_letter::{DeadLetter, DeadLetterState};
 use crate::delivery_filter::{DeliveryFilter, Selected};
 use crate::error::EventsError;
+use crate::failure;
 use crate::intervention::{Intervention, InterventionKind, InterventionState, Operator};
 use crate::operations::deliveries::DeliveryOperations;
-use crate::operations::filtered_rows::{FoundLetter, Place, letters_of, selects};
+use crate::operations::filtered_rows::{FoundLetter, letters_of, selects};
 
 /// How many rows one transaction changes.
 const CHUNK: usize = 256;
@@ -78,6 +77,8 @@ impl DeliveryOperations {
                 let mut log =
                     self.begin(InterventionKind::Replay, filter, counted, found, operator).await?;
                 letters.sort_by_key(|letter| letter.place);
+                // An event may have several letters. One delivery is enough.
+                letters.dedup_by_key(|letter| letter.place.event_id);
                 for chunk in letters.chunks(CHUNK) {
                     log = self.change_letters(log, filter, chunk, Change::Replay(operator)).await?;
                 }
@@ -145,15 +146,17 @@ impl DeliveryOperations {
         operator: Operator<'_>,
     ) -> Result<Stored<Intervention>, EventsError> {
         let now = self.databases.clock().now();
-        // The text tells a node that an operator wants the event to run, whatever its age.
-        let note = format!("replayed by {}: {}", operator.who, operator.why);
+        let note = failure::shorten(&format!("replayed by {}: {}", operator.who, operator.why));
         let events: Vec<Uuid> = chunk.iter().map(|place| place.event_id).collect();
         let replaying = |transaction| async move {
             // Before their deliveries are there, so that no retention deletes them meanwhile.
             let kept = self.shard.keep_events(&transaction, events).await?;
             let places = chunk.iter().filter(|place| kept.contains(&place.event_id));
-            let deliveries = places.map(|place| New::new(again(place, filter, &note, now), ()));
-            let deliveries: Vec<_> = deliveries.collect();
+            let again = |place| {
+                let place = place_of_event(place);
+                New::new(Delivery::once_more(&filter.handler, place, note.clone(), now), ())
+            };
+            let deliveries: Vec<_> = places.map(again).collect();
             let log = count_in(log, deliveries.len());
             self.deliveries.within(&transaction).add_all(deliveries).await?;
             Ok::<_, EventsError>(self.interventions.within(&transaction).update(log).await?)
@@ -170,7 +173,7 @@ impl DeliveryOperations {
         chunk: &[FoundLetter],
         change: Change<'_>,
     ) -> Result<Stored<Intervention>, EventsError> {
-        let places: HashMap<Uuid, Place> =
+        let places: HashMap<Uuid, EventPlace> =
             chunk.iter().map(|letter| (letter.id.uuid(), letter.place)).collect();
         let ids: Vec<Id<DeadLetter>> = chunk.iter().map(|letter| letter.id).collect();
         loop {
@@ -178,11 +181,10 @@ impl DeliveryOperations {
             letters.retain(|letter| selects(filter, letter.state));
             letters.sort_by_key(|letter| places.get(&letter.id.uuid()).copied());
             if let Change::Replay(_) = change {
-                // An event may have several letters. One delivery is enough.
                 let places = letters.iter().map(|letter| (letter.stream, letter.model_version));
                 let (streams, versions) = places.unzip();
-                let mut open = self.open_among(&filter.handler, streams, versions).await?;
-                letters.retain(|letter| open.insert(letter.event_id));
+                let open = self.open_among(&filter.handler, streams, versions).await?;
+                letters.retain(|letter| !open.contains(&letter.event_id));
             }
             let log = log.clone();
             let now = self.databases.clock().now();
@@ -228,25 +230,12 @@ enum Change<'o> {
     Purge,
 }
 
-fn place_of_event(place: &StoredPlace) -> Place {
-    (place.stream, place.model_version, place.event_index, place.event_id)
-}
-
-fn again(place: &StoredPlace, filter: &DeliveryFilter, note: &str, now: DateTime<Utc>) -> Delivery {
-    Delivery {
-        // Its own identity: the steps of the first delivery are not those of this one.
-        id: Id::from_uuid(Delivery::id_again(place.event_id)),
-        handler: filter.handler.clone(),
+fn place_of_event(place: &StoredPlace) -> EventPlace {
+    EventPlace {
         stream: place.stream,
         model_version: place.model_version,
         event_index: place.event_index,
         event_id: place.event_id,
-        priority: Priority::Normal,
-        due: now,
-        attempts: 0,
-        node: Uuid::nil(),
-        last_error: Some(note.to_owned()),
-        state: DeliveryState::New,
     }
 }
 

@@ -2,8 +2,9 @@
 
 use std::collections::HashSet;
 
+use ekbatan_core::__private::StoredId;
 use ekbatan_core::__private::deliveries::{
-    Delivery, EventKind, StoredEvents, StoredPlace, Subscription, Wanted, stream_of,
+    Delivery, EventKind, EventPlace, StoredEvents, StoredPlace, Subscription, Wanted, stream_of,
 };
 use ekbatan_core::domain::{Id, Stored};
 use ekbatan_core::repository::{Condition, Direction, PageRequest};
@@ -24,13 +25,10 @@ const PAGE: usize = 1_000;
 /// How many rows are replayed or purged at once.
 const MOST: usize = 1_000_000;
 
-/// The place of a row in its stream, by which replayed deliveries are inserted.
-pub(crate) type Place = (Uuid, i64, i64, Uuid);
-
 /// A letter that a filter selects, as it was found.
 pub(crate) struct FoundLetter {
     pub(crate) id: Id<DeadLetter>,
-    pub(crate) place: Place,
+    pub(crate) place: EventPlace,
 }
 
 impl DeliveryOperations {
@@ -57,9 +55,9 @@ impl DeliveryOperations {
         };
         let unsettled = self.unsettled_events(&filter.handler).await?;
         let mut found = Vec::new();
-        let mut after = Some(Uuid::nil());
+        let mut after = Some(StoredId::Uuid(Uuid::nil()));
         while let Some(begin) = after {
-            let page = self.shard.stored_places(&search, begin).await?;
+            let page = self.shard.stored_places(&search, &begin).await?;
             let is_done = |place: &StoredPlace| {
                 let kind = EventKind { model: &place.model_type, name: &place.event_type };
                 !unsettled.contains(&place.event_id)
@@ -120,10 +118,9 @@ impl DeliveryOperations {
         while let Some(request) = page {
             let letters = self.dead_letters.page(request).await?;
             let fitting = self.fitting(filter, letters.rows).await?;
-            found.extend(fitting.into_iter().map(|letter| FoundLetter {
-                id: letter.id,
-                place: (letter.stream, letter.model_version, letter.event_index, letter.event_id),
-            }));
+            let letters_found =
+                fitting.into_iter().map(|row| FoundLetter { id: row.id, place: row.place() });
+            found.extend(letters_found);
             if found.len() > MOST {
                 return Err(self.too_many(filter));
             }
@@ -210,7 +207,7 @@ fn chosen_names(
                 names.insert(name.clone());
             }
             Wanted::Model(_) | Wanted::All => is_any = true,
-            Wanted::Fence | Wanted::Retired => {}
+            Wanted::Fence | Wanted::Retired | Wanted::Calls => {}
         }
     }
     match chosen {

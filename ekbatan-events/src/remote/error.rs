@@ -4,9 +4,7 @@ use std::error::Error;
 
 use uuid::Uuid;
 
-use crate::error::EventsError;
-
-type BoxError = Box<dyn Error + Send + Sync>;
+use crate::error::{BoxError, EventsError};
 
 /// How a request to another system failed. Every error that `?` converts to it is
 /// [`InDoubt`](Self::InDoubt).

@@ -11,7 +11,6 @@
 //!  DONE --- an operator knows another outcome -----------------------> DONE
 //! ```
 
-use std::error::Error;
 use std::future::{Future, IntoFuture};
 use std::pin::Pin;
 
@@ -21,6 +20,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use uuid::Uuid;
 
+use crate::error::BoxError;
 use crate::failure;
 use crate::remote::call::{RemoteCall, RemoteCallState};
 use crate::remote::error::{RemoteCallError, RemoteFailure};
@@ -29,7 +29,6 @@ use crate::remote::store::RemoteStore;
 /// The longest name of a remote call, in bytes.
 const MAX_NAME: usize = 255;
 
-type BoxError = Box<dyn Error + Send + Sync>;
 type BoxFuture<'h, T> = Pin<Box<dyn Future<Output = T> + Send + 'h>>;
 type SendRequest<'h, T> =
     Box<dyn FnOnce(Uuid) -> BoxFuture<'h, Result<T, RemoteFailure>> + Send + 'h>;

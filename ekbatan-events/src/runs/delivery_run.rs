@@ -8,7 +8,7 @@ use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Delivery, DeliveryState, StoredEvent, Subscriptions};
 use ekbatan_core::action::ActionExecutor;
 use ekbatan_core::clock::Clock;
-use ekbatan_core::domain::{Id, New, Stored};
+use ekbatan_core::domain::{New, Stored};
 use ekbatan_core::repository::Repository;
 use ekbatan_core::shard::Shard;
 use futures_util::FutureExt;
@@ -18,7 +18,7 @@ use uuid::Uuid;
 use crate::HandlerContext;
 use crate::claims::claimed::{Claimed, StreamKey};
 use crate::claims::streams::RunPart;
-use crate::dead_letter::{DeadLetter, DeadLetterState};
+use crate::dead_letter::DeadLetter;
 use crate::error::EventsError;
 use crate::failure;
 use crate::handlers::node_handler::Handler;
@@ -36,8 +36,10 @@ use crate::runs::unwanted::{EventUse, left_for};
 pub(crate) enum End {
     /// The handler is done. The delivery is still to be [marked](Runner::mark).
     Done(Box<Stored<Delivery>>),
-    /// The event is handled, or skipped for good.
+    /// The event is handled.
     Handled,
+    /// The handler has given it up: it is a dead letter.
+    DeadLetter,
     /// The delivery is not this node's any more, or nothing is known of it.
     Lost,
     /// It is not handled, which is no fault of its own: it is given back.
@@ -48,12 +50,19 @@ pub(crate) enum End {
     Failed { until: Option<DateTime<Utc>> },
 }
 
+impl End {
+    /// Whether later events of the stream may be handled.
+    pub(crate) fn is_final(&self) -> bool {
+        matches!(self, Self::Handled | Self::DeadLetter)
+    }
+}
+
 /// What became of the deliveries of one stream that a run had.
 pub(crate) struct Ended {
     /// All of them.
     pub(crate) ids: Vec<Uuid>,
     pub(crate) stream: Option<StreamKey>,
-    /// How many of them are handled. They are the first ones.
+    /// How many of them are handled or dead letters. They are the first ones.
     pub(crate) handled: usize,
     /// How the last one ended that was run.
     pub(crate) end: End,
@@ -144,6 +153,7 @@ impl Runner {
             "ekbatan.event.outcome",
             match end {
                 End::Done(_) | End::Handled => "handled",
+                End::DeadLetter => "dead letter",
                 End::Lost => "lost",
                 End::GivenBack => "given back",
                 End::Left { .. } => "left",
@@ -151,7 +161,7 @@ impl Runner {
                 End::Failed { until: None } => "parked",
             },
         );
-        let handled = usize::from(matches!(end, End::Handled));
+        let handled = usize::from(end.is_final());
         let ended = Ended { ids: vec![id], stream, handled, end, rest: Vec::new() };
         EndedRun { handler: name, streams: vec![ended], part: RunPart::Handling, is_away: false }
     }
@@ -176,7 +186,7 @@ impl Runner {
                 End::Lost
             }
         };
-        let handled = usize::from(matches!(end, End::Handled));
+        let handled = usize::from(end.is_final());
         let ended = Ended { ids: vec![id], stream, handled, end, rest: Vec::new() };
         let (streams, part) = (vec![ended], RunPart::Marking);
         EndedRun { handler: handler.name, streams, part, is_away: false }
@@ -349,10 +359,8 @@ impl Runner {
             row.attempts += 1;
             row.last_error = Some(failure::shorten(&why));
         });
-        self.update(change).await.map(|kept| match kept {
-            true => End::Failed { until: Some(until) },
-            false => End::Lost,
-        })
+        let is_kept = self.update(change).await?;
+        Ok(if is_kept { End::Failed { until: Some(until) } } else { End::Lost })
     }
 
     /// Parks the delivery, or moves it to the dead letters.
@@ -370,27 +378,12 @@ impl Runner {
                     row.attempts += 1;
                     row.last_error = Some(failure::shorten(&why));
                 });
-                self.update(change).await.map(|kept| match kept {
-                    true => End::Failed { until: None },
-                    false => End::Lost,
-                })
+                let is_kept = self.update(change).await?;
+                Ok(if is_kept { End::Failed { until: None } } else { End::Lost })
             }
             AfterLastAttempt::DeadLetter => {
-                let letter = DeadLetter {
-                    id: Id::from_uuid(Uuid::now_v7()),
-                    handler: delivery.handler.clone(),
-                    stream: delivery.stream,
-                    model_version: delivery.model_version,
-                    event_index: delivery.event_index,
-                    event_id: delivery.event_id,
-                    attempts: delivery.attempts + 1,
-                    error: failure::shorten(&why),
-                    died: self.clock.now(),
-                    settled: None,
-                    settled_by: None,
-                    settled_why: None,
-                    state: DeadLetterState::Dead,
-                };
+                let (error, attempts) = (failure::shorten(&why), delivery.attempts + 1);
+                let letter = DeadLetter::of(delivery, error, attempts, self.clock.now());
                 let moving = |transaction| async move {
                     self.deliveries.within(&transaction).erase(delivery).await?;
                     self.dead_letters.within(&transaction).add(New::new(letter, ())).await?;
@@ -398,7 +391,7 @@ impl Runner {
                 };
                 let moved = self.shard.transactions().in_transaction(moving).await;
                 match moved.map_err(EventsError::from) {
-                    Ok(()) => Ok(End::Handled),
+                    Ok(()) => Ok(End::DeadLetter),
                     Err(error) if error.is_stale() => Ok(End::Lost),
                     Err(error) => Err(error),
                 }

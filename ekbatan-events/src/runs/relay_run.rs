@@ -195,12 +195,13 @@ impl Runner {
             return vec![SentEvent::NotSent; events.len()];
         }
         let sender = RelaySender::new(handler.name, self.shard.identifier(), node);
-        let sending = AssertUnwindSafe(relay.send(sender, events)).catch_unwind();
-        let (mut answers, why) = match tokio::time::timeout(handler.options.timeout, sending).await
-        {
+        let longest = handler.options.timeout;
+        // A panic is caught also where the timeout drops what the relay holds.
+        let sending = async { tokio::time::timeout(longest, relay.send(sender, events)).await };
+        let (mut answers, why) = match AssertUnwindSafe(sending).catch_unwind().await {
             Ok(Ok(answers)) => (answers, "the relay did not say what became of it".to_owned()),
-            Ok(Err(panic)) => (Vec::new(), failure::of_panic(&*panic)),
-            Err(_) => (Vec::new(), format!("no answer within {:?}", handler.options.timeout)),
+            Ok(Err(_)) => (Vec::new(), format!("no answer within {longest:?}")),
+            Err(panic) => (Vec::new(), failure::of_panic(&*panic)),
         };
         answers.resize(events.len(), SentEvent::Unavailable { why });
         answers
@@ -250,8 +251,7 @@ impl Runner {
                 End::GivenBack
             }
         };
-        // One that has moved to the dead letters is done, too.
-        let handled = handled + usize::from(matches!(end, End::Handled));
+        let handled = handled + usize::from(end.is_final());
         Ended { ids, stream, handled, end, rest }
     }
 }

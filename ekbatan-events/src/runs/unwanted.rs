@@ -22,6 +22,9 @@ const LONGEST: Duration = Duration::from_secs(600);
 /// others have had the time to.
 const PASSED_OVER: u32 = 4;
 
+/// This much longer is enough, because nodes look for events every few seconds.
+const LONGER: Duration = Duration::from_secs(60);
+
 /// What a process does with an event that it has claimed for a handler.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum EventUse {
@@ -74,7 +77,7 @@ pub(crate) fn left_for(age: Duration) -> Duration {
 
 /// For how long a process passes the stream of an event over that it has left for this pause.
 pub(crate) fn passed_over_for(pause: Duration) -> Duration {
-    (PASSED_OVER * pause).min(LONGEST + SHORTEST)
+    (PASSED_OVER * pause).min(pause + LONGER)
 }
 
 #[cfg(test)]
@@ -82,10 +85,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_passes_over_for_longer_than_the_event_waits() {
-        for age in [0, 1, 60, 3_600, 86_400] {
+    fn a_process_leaves_others_the_time_to_claim_an_event_that_it_has_left() {
+        for age in [0, 1, 60, 600, 2_400, 86_400] {
             let pause = left_for(Duration::from_secs(age));
-            assert!(passed_over_for(pause) > pause, "{age} s");
+            let longer = passed_over_for(pause) - pause;
+            assert!(longer >= pause.min(Duration::from_secs(60)), "{age} s: {longer:?}");
         }
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use ekbatan_core::shard::{Databases, Shard};
 use tokio::sync::watch;
 
-use crate::delivery_status::status;
+use crate::delivery_status::{DeliveryStatus, status};
 use crate::error::EventsError;
 use crate::handlers::handler_set::HandlerSet;
 
@@ -48,21 +48,30 @@ impl Gauges {
         let now = self.databases.clock().now();
         let all = status(&self.databases, &self.shard).await?;
         for handler in self.handlers.iter() {
-            let Some(of) = all.iter().find(|of| of.handler == handler.name) else { continue };
+            // What has come under an earlier name is the handler's, too.
+            let names = handler.names();
+            let of: Vec<_> = all.iter().filter(|of| names.contains(&of.handler)).collect();
+            if of.is_empty() {
+                continue;
+            }
+            let sum =
+                |count: fn(&DeliveryStatus) -> u64| of.iter().map(|of| count(of)).sum::<u64>();
+            let oldest = of.iter().filter_map(|of| of.oldest).min();
+            let age = oldest.map(|oldest| (now - oldest).num_milliseconds().max(0));
+            let is_paused = handler.is_paused() || of.iter().any(|of| of.is_paused);
             let counts = handler.counts_of(shard);
-            let age = of.oldest.map(|oldest| (now - oldest).num_milliseconds().max(0));
             tracing::debug!(
                 target: "ekbatan_events::gauges",
                 handler = handler.name,
                 %shard,
-                pending = of.pending,
-                failing = of.failing,
-                parked = of.parked,
-                blocked = of.blocked,
-                dead_letters = of.dead_letters,
-                in_doubt = of.in_doubt,
+                pending = sum(|of| of.pending),
+                failing = sum(|of| of.failing),
+                parked = sum(|of| of.parked),
+                blocked = sum(|of| of.blocked),
+                dead_letters = sum(|of| of.dead_letters),
+                in_doubt = sum(|of| of.in_doubt),
                 oldest_age_ms = age.unwrap_or_default(),
-                paused = of.is_paused || handler.is_paused(),
+                paused = is_paused,
                 handled = counts.handled,
                 failed = counts.failed,
                 "ekbatan.event.gauges"

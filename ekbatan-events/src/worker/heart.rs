@@ -33,8 +33,6 @@ pub(crate) struct Heart {
     /// Until when others do not take the node for dead.
     pub(crate) alive: watch::Sender<Life>,
     pub(crate) leaving: watch::Receiver<bool>,
-    /// How often operators had changed the states of subscriptions when they were read.
-    pub(crate) states: Option<i64>,
     pub(crate) fences: FenceTasks,
 }
 
@@ -127,12 +125,10 @@ impl Heart {
     }
 
     async fn look_around(&mut self, membership: &mut Membership) -> Result<(), EventsError> {
-        let known = self.hub.of(self.shard.identifier()).map(|of| of.generation());
-        let (generation, states) = self.registrar.versions().await?;
-        if known != Some(generation) || self.states != Some(states) {
+        let known = self.hub.of(self.shard.identifier()).map(|of| of.versions());
+        if known != Some(self.registrar.versions().await?) {
             let subscriptions = self.registrar.read().await?;
             self.hub.set(self.shard.identifier(), Arc::new(subscriptions));
-            self.states = Some(states);
         }
         let fences = Fences {
             handlers: self.handlers.clone(),

@@ -138,7 +138,7 @@ impl ShardWorker {
                     for (epoch, ended) in ended.into_iter().chain(work.ended()) {
                         given_back.append(&mut self.end(&mut work, epoch, ended));
                     }
-                    self.give_all_back(given_back).await;
+                    self.give_all_back(&mut work.rounds, given_back).await;
                 }
                 opened = work.relays.opened() => {
                     if let Some(relay) = opened {
@@ -185,7 +185,7 @@ impl ShardWorker {
         work.streams.add(born);
         self.owner.set_held(|handler| work.streams.counts(handler));
         if !returned.is_empty() {
-            self.give_back(returned).await;
+            self.give_back(&mut work.rounds, returned).await;
             work.rounds.hurry(self.settings.shortest_poll);
         }
     }
@@ -254,7 +254,7 @@ impl ShardWorker {
                 }
                 work.streams.add(claimed);
                 let late = late.into_iter().map(|one| one.delivery).collect();
-                self.give_back(late).await;
+                self.give_back(rounds, late).await;
             }
             Err(error) => {
                 let shard = self.runner.shard.identifier();
@@ -370,7 +370,7 @@ impl ShardWorker {
         ended: Ended,
     ) -> Vec<GivenBack> {
         let Ended { ids, stream, handled, end, rest } = ended;
-        let is_handled = matches!(end, End::Handled) && rest.is_empty();
+        let is_handled = end.is_final() && rest.is_empty();
         if let (End::Left { pause, .. }, Some(stream)) = (&end, stream) {
             work.rounds.pass_over(stream, passed_over_for(*pause));
         }
@@ -400,21 +400,28 @@ impl ShardWorker {
     }
 
     /// Releases deliveries that are not to be handled now.
-    async fn give_back(&self, deliveries: Vec<Stored<Delivery>>) {
-        self.give_all_back(deliveries.into_iter().map(|delivery| (delivery, None)).collect()).await;
+    async fn give_back(&self, rounds: &mut Rounds, deliveries: Vec<Stored<Delivery>>) {
+        let deliveries = deliveries.into_iter().map(|delivery| (delivery, None)).collect();
+        self.give_all_back(rounds, deliveries).await;
     }
 
-    /// Releases deliveries, each at once or until a time. They travel together.
-    async fn give_all_back(&self, deliveries: Vec<GivenBack>) {
-        if tokio::time::timeout(LONGEST_RELEASE, self.release_all(deliveries)).await.is_err() {
+    /// Releases deliveries, each at once or until a time. They travel together. Those that are not released
+    /// now, the check of a round releases soon.
+    async fn give_all_back(&self, rounds: &mut Rounds, deliveries: Vec<GivenBack>) {
+        let releasing = tokio::time::timeout(LONGEST_RELEASE, self.release_all(deliveries));
+        let are_released = releasing.await.unwrap_or_else(|_| {
             tracing::warn!(
                 "deliveries were not given back within {LONGEST_RELEASE:?}; a later check does it"
             );
+            false
+        });
+        if !are_released {
+            rounds.look_again();
         }
     }
 
-    /// The same, for as long as it takes.
-    pub(crate) async fn release_all(&self, deliveries: Vec<GivenBack>) {
+    /// The same, for as long as it takes. Answers whether no release has failed.
+    pub(crate) async fn release_all(&self, deliveries: Vec<GivenBack>) -> bool {
         let (rows, now) = (&self.runner.deliveries, self.runner.clock.now());
         let releases = deliveries.into_iter().map(|(delivery, until)| async move {
             match until {
@@ -422,11 +429,11 @@ impl ShardWorker {
                 None => release(rows, delivery, now).await,
             }
         });
-        for released in join_all(releases).await {
-            if let Err(error) = released {
-                tracing::warn!(%error, "a delivery was not given back; a later check does it");
-            }
+        let released = join_all(releases).await;
+        for error in released.iter().filter_map(|released| released.as_ref().err()) {
+            tracing::warn!(%error, "a delivery was not given back; a later check does it");
         }
+        released.iter().all(Result::is_ok)
     }
 }
 
@@ -442,7 +449,8 @@ impl Work {
         owner.begin_epoch(identity);
         self.streams.begin_epoch();
         // The round may have claimed what stands behind a forgotten delivery. If the identity comes
-        // back, the next check releases that.
+        // back, the next checks release that.
         (self.rounds.under_way, self.rounds.checked) = (None, None);
+        self.rounds.look_again();
     }
 }

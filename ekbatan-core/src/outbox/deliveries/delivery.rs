@@ -14,7 +14,8 @@ use crate::outbox::Priority;
 #[derive(Debug, Clone, PartialEq, Entity)]
 #[entity(table = "eventlog.deliveries")]
 pub struct Delivery {
-    /// The identity. It follows from the event and the handler.
+    /// The identity. It follows from the event and the handler; that of a replay is random after the event's
+    /// time.
     pub id: Id<Delivery>,
     /// The stored name of the handler.
     pub handler: String,
@@ -55,9 +56,43 @@ pub enum DeliveryState {
     Blocked,
 }
 
+/// The place of an event in its stream. Earlier ones are less.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EventPlace {
+    /// The model's id.
+    pub stream: Uuid,
+    /// The version of the model after the change.
+    pub model_version: i64,
+    /// The position of the event within its action.
+    pub event_index: i64,
+    /// The event.
+    pub event_id: Uuid,
+}
+
 impl Delivery {
+    /// One more delivery of an event to a handler. The note tells a node that an operator wants the event to
+    /// run, whatever its age.
+    pub fn once_more(handler: &str, place: EventPlace, note: String, now: DateTime<Utc>) -> Self {
+        let EventPlace { stream, model_version, event_index, event_id } = place;
+        Self {
+            // Its own identity: the steps of the first delivery are not those of this one.
+            id: Id::from_uuid(Self::id_again(event_id)),
+            handler: handler.to_owned(),
+            stream,
+            model_version,
+            event_index,
+            event_id,
+            priority: Priority::Normal,
+            due: now,
+            attempts: 0,
+            node: Uuid::nil(),
+            last_error: Some(note),
+            state: DeliveryState::New,
+        }
+    }
+
     /// A new id for one more delivery of an event.
-    pub fn id_again(event: Uuid) -> Uuid {
+    fn id_again(event: Uuid) -> Uuid {
         let mut bytes = *Uuid::now_v7().as_bytes();
         bytes[..TIME].copy_from_slice(&event.as_bytes()[..TIME]);
         id_of(bytes)

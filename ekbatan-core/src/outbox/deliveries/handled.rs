@@ -19,13 +19,11 @@ use super::lacking::{CLOCKS_APART, first_id};
 use super::{Delivery, Subscriptions};
 use crate::db::eventlog::{DEAD_LETTERS, EVENTS};
 use crate::db::{
-    Arg, Database, DbError, Isolation, Query, Transaction, TransactionError, TransactionManager,
-    TransactionOptions,
+    Arg, Database, DbError, Isolation, Query, TableInfo, Transaction, TransactionError,
+    TransactionManager, TransactionOptions,
 };
 use crate::domain::{ColumnDef, Entity, Value, ValueType};
-
-/// Databases cannot subtract much longer times, in seconds.
-const CENTURY: u64 = 100 * 365 * 24 * 60 * 60;
+use crate::outbox::{CENTURY, StoredId};
 
 /// Where ids of version 7 are not yet. Only ids of other versions, of other programs, are there.
 const FUTURE: Duration = Duration::from_secs(24 * 60 * 60);
@@ -46,12 +44,13 @@ pub(crate) async fn delete_handled(
     let limits = Limits { age, at_once };
     let mut deleted = 0;
     for span in spans(subscriptions, age, now) {
-        let mut after = span.after;
+        let mut after = StoredId::Uuid(span.after);
         loop {
-            let page = retried(|| delete_page(database, &span, after, limits)).await?;
+            let page = retried(|| delete_page(database, &span, &after, limits)).await?;
             deleted += page.deleted;
             match page.last {
-                Some(last) if page.found == at_once => after = last,
+                // They are equal if the id is no valid text: its copy may stand before it.
+                Some(last) if page.found == at_once && last != after => after = last,
                 _ => break,
             }
         }
@@ -78,7 +77,7 @@ struct Span {
 /// Ids contain the time at which they were made. So the old events of a generation stand beside
 /// each other in the index.
 fn spans(subscriptions: &Subscriptions, age: Duration, now: DateTime<Utc>) -> Vec<Span> {
-    let old = first_id(now - age.min(Duration::from_secs(CENTURY)) + CLOCKS_APART);
+    let old = first_id(now - age.min(CENTURY) + CLOCKS_APART);
     let generation = subscriptions.generation();
     let mut spans = Vec::new();
     let mut add = |generation, from: Option<Uuid>, only_delivered| {
@@ -106,7 +105,7 @@ fn spans(subscriptions: &Subscriptions, age: Duration, now: DateTime<Utc>) -> Ve
 
 /// What became of a page.
 struct Page {
-    last: Option<Uuid>,
+    last: Option<StoredId>,
     found: usize,
     deleted: u64,
 }
@@ -114,7 +113,7 @@ struct Page {
 async fn delete_page(
     database: &Arc<Database>,
     span: &Span,
-    after: Uuid,
+    after: &StoredId,
     limits: Limits,
 ) -> Result<Page, TransactionError<DbError>> {
     let mut options = TransactionOptions::default();
@@ -131,20 +130,23 @@ async fn delete_page(
 async fn delete_within(
     transaction: &Transaction,
     span: &Span,
-    after: Uuid,
+    after: &StoredId,
     limits: Limits,
 ) -> Result<Page, DbError> {
-    let found = ids(transaction, lock(transaction.database(), span, after, limits)).await?;
-    let (last, count) = (found.last().copied(), found.len());
-    if found.is_empty() {
+    let events = transaction.table(&EVENTS).await?;
+    let rows =
+        transaction.fetch(&lock(transaction.database(), &events, span, after, limits)).await?;
+    let found: Vec<StoredId> = rows.iter().filter_map(|row| StoredId::read(row.first()?)).collect();
+    let (last, count) = (found.last().cloned(), found.len());
+    // The sweep has passed over those without a UUID. They stay until their ids are corrected.
+    let mut done: Vec<Uuid> = found.iter().filter_map(StoredId::uuid).collect();
+    if done.is_empty() {
         return Ok(Page { last, found: count, deleted: 0 });
     }
-    let needed = ids(transaction, left(transaction, &found).await?).await?;
-    let mut done = found;
+    let needed = ids(transaction, left(transaction, &done).await?).await?;
     done.retain(|id| !needed.contains(id));
     let deleted = done.len() as u64;
     if deleted > 0 {
-        let events = transaction.table(&EVENTS).await?;
         let syntax = transaction.database().driver.syntax();
         let chosen = syntax.any(1, ValueType::Uuid, &events.columns[0]);
         let sql = format!("DELETE FROM {} WHERE {chosen}", syntax.table(&EVENTS));
@@ -155,9 +157,15 @@ async fn delete_within(
 }
 
 /// Locks the next events. Rows that others have locked are skipped, so this waits for nobody.
-fn lock(database: &Database, span: &Span, after: Uuid, limits: Limits) -> Query {
+fn lock(
+    database: &Database,
+    events: &TableInfo,
+    span: &Span,
+    after: &StoredId,
+    limits: Limits,
+) -> Query {
     let syntax = database.driver.syntax();
-    let mut args = vec![uuid(after)];
+    let mut args = vec![after.arg()];
     let mut sql = format!("SELECT id FROM {} WHERE id > $1", syntax.table(&EVENTS));
     match span.generation {
         Some(generation) => {
@@ -166,19 +174,22 @@ fn lock(database: &Database, span: &Span, after: Uuid, limits: Limits) -> Query 
         }
         None => sql += " AND fanned_out IS NULL",
     }
-    if let Some(before) = span.before {
-        args.push(uuid(before));
-        sql += &format!(" AND id < ${}", args.len());
+    match span.before {
+        Some(before) => {
+            args.push(uuid(before));
+            sql += &format!(" AND id < ${}", args.len());
+        }
+        None => sql += StoredId::but_for_bytes(database),
     }
     if span.only_delivered {
         sql += " AND (delivered OR event_type IS NULL)";
     }
-    let old = syntax.recorded_before(limits.age.as_secs().min(CENTURY));
+    let old = syntax.recorded_before(limits.age.min(CENTURY).as_secs());
     sql += &format!(" AND {old} ORDER BY id LIMIT {}", limits.at_once);
     if !database.driver.capabilities().single_writer {
         sql += " FOR UPDATE SKIP LOCKED";
     }
-    Query { sql: sql.into(), args, columns: ID.into() }
+    Query { sql: sql.into(), args, columns: vec![StoredId::column(events)].into() }
 }
 
 /// The events, of these, that have a delivery or an unsettled dead letter.

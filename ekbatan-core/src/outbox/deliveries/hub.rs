@@ -28,11 +28,12 @@ pub struct Ownership {
 }
 
 impl DeliveryHub {
-    /// Lets later commits on a shard fan out to these subscriptions, unless it knows later ones.
+    /// Lets later commits on a shard fan out to these subscriptions, unless it knows later ones: a pause since
+    /// then must not be lost.
     pub fn set(&self, shard: ShardIdentifier, subscriptions: Arc<Subscriptions>) {
         let mut known = self.subscriptions.write().unwrap_or_else(PoisonError::into_inner);
-        let generation = subscriptions.generation();
-        if known.get(&shard).is_none_or(|known| known.generation() <= generation) {
+        let versions = subscriptions.versions();
+        if known.get(&shard).is_none_or(|known| known.versions() <= versions) {
             known.insert(shard, subscriptions);
         }
     }
@@ -89,5 +90,33 @@ impl Drop for Ownership {
         if let Some(of_shard) = owners.get_mut(&self.shard) {
             of_shard.retain(|owner| !Arc::ptr_eq(owner, &self.owner));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::domain::Id;
+    use crate::outbox::deliveries::{Subscription, SubscriptionState, Wanted};
+
+    #[test]
+    fn what_was_read_before_a_pause_does_not_end_it() {
+        let read = |state, states| {
+            let row = Subscription {
+                id: Id::from_uuid(Uuid::now_v7()),
+                handler: "ledger".to_owned(),
+                event_type: Wanted::All.text(),
+                since: 8,
+                since_date: None,
+                state,
+            };
+            Arc::new(Subscriptions::new(8, [row]).with_states(states))
+        };
+        let (hub, shard) = (DeliveryHub::default(), ShardIdentifier::DEFAULT);
+        hub.set(shard, read(SubscriptionState::Paused, 2));
+        hub.set(shard, read(SubscriptionState::Active, 1));
+        assert!(hub.of(shard).unwrap().is_paused("ledger"));
+        hub.set(shard, read(SubscriptionState::Active, 3));
+        assert!(!hub.of(shard).unwrap().is_paused("ledger"));
     }
 }

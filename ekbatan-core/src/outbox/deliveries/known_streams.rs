@@ -13,7 +13,7 @@ const STREAMS: usize = 32 * 1_024;
 
 /// How many deliveries of a stream a node holds. One that takes long would keep others from being
 /// claimed.
-const LONGEST_RUN: usize = 16;
+pub const LONGEST_RUN: usize = 16;
 
 /// A version of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -24,9 +24,10 @@ mod wanted;
 
 pub use backlog::Backlog;
 pub use claimed_rows::{Claimant, OfHandlers};
-pub use delivery::{Delivery, DeliveryState, remote_call_id};
+pub use delivery::{Delivery, DeliveryState, EventPlace, remote_call_id};
 pub use due::{Due, WantedDue};
 pub use hub::{DeliveryHub, Ownership};
+pub use known_streams::LONGEST_RUN;
 pub use owner::{Arrived, Born, DeliveryOwner, OwnedHandler};
 pub use priority_counts::PriorityCounts;
 pub use registry::{RegistryState, SubscriptionRegistry};

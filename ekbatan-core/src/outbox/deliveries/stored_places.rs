@@ -14,6 +14,7 @@ use crate::clock::to_micros;
 use crate::db::eventlog::EVENTS;
 use crate::db::{Arg, Database, DbError, Query, Route, TableInfo};
 use crate::domain::{ColumnDef, Value, ValueType};
+use crate::outbox::StoredId;
 
 /// How many rows a statement looks at.
 const WINDOW: usize = 5_000;
@@ -62,11 +63,11 @@ pub struct PlacesPage {
     /// The events that were looked for.
     pub places: Vec<StoredPlace>,
     /// Where the next window begins; `None` after the last one.
-    pub next: Option<Uuid>,
+    pub next: Option<StoredId>,
 }
 
+/// The columns that are read beside the id.
 const COLUMNS: &[ColumnDef] = &[
-    ColumnDef::new("id", ValueType::Uuid),
     ColumnDef::nullable("event_type", ValueType::Text),
     ColumnDef::nullable("model_type", ValueType::Text),
     ColumnDef::nullable("model_id", ValueType::Text),
@@ -77,10 +78,10 @@ const COLUMNS: &[ColumnDef] = &[
 ];
 
 impl StoredPlace {
-    /// `None` for the row of an action without events.
+    /// `None` for the row of an action without events, and if the id is no UUID: no handler has got the event.
     fn read(row: Vec<Value>) -> Option<Self> {
         let [
-            Value::Uuid(event_id),
+            id,
             Value::Text(event_type),
             model_type,
             Value::Text(model),
@@ -94,7 +95,7 @@ impl StoredPlace {
         };
         let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
         Some(Self {
-            event_id,
+            event_id: StoredId::read(&id)?.uuid()?,
             event_type,
             model_type: if let Value::Text(name) = model_type { name } else { String::new() },
             stream: stream_of(&model),
@@ -111,29 +112,29 @@ impl StoredPlace {
 pub(crate) async fn stored_places(
     database: &Database,
     wanted: &StoredEvents,
-    after: Uuid,
+    after: &StoredId,
 ) -> Result<PlacesPage, DbError> {
     let events = database.table(&EVENTS).await?;
     let table = database.driver.syntax().table(&EVENTS);
-    let begin = Arg::One(ValueType::Uuid, Value::Uuid(after));
+    let id = StoredId::column(&events);
+    let begin = format!("id > $1{}", StoredId::but_for_bytes(database));
     let end = Query {
         sql: format!(
-            "SELECT id FROM {table} WHERE id > $1 ORDER BY id LIMIT 1 OFFSET {}",
+            "SELECT id FROM {table} WHERE {begin} ORDER BY id LIMIT 1 OFFSET {}",
             WINDOW - 1
         )
         .into(),
-        args: vec![begin.clone()],
-        columns: COLUMNS[..1].into(),
+        args: vec![after.arg()],
+        columns: vec![id].into(),
     };
     let end = database.fetch(&end, Route::Primary, HOLDER).await?;
-    let next = match end.first().map(Vec::as_slice) {
-        Some([Value::Uuid(last)]) => Some(*last),
-        _ => None,
-    };
-    let mut filter =
-        Filter { database, events: &events, sql: "id > $1".to_owned(), args: vec![begin] };
-    if let Some(last) = next {
-        filter.and("id", "<=", Value::Uuid(last));
+    let next = end.first().and_then(|row| StoredId::read(row.first()?));
+    // They are equal if the id is no valid text: its copy may stand before it.
+    let next = next.filter(|last| last != after);
+    let mut filter = Filter { database, events: &events, sql: begin, args: vec![after.arg()] };
+    if let Some(last) = &next {
+        filter.args.push(last.arg());
+        let _ = write!(filter.sql, " AND id <= ${}", filter.args.len());
     }
     for (column, texts) in [("event_type", &wanted.event_types), ("model_id", &wanted.model_ids)] {
         if let Some(texts) = texts {
@@ -148,11 +149,12 @@ pub(crate) async fn stored_places(
             filter.and("event_date", operator, Value::Timestamp(to_micros(date)));
         }
     }
-    let names: Vec<&str> = COLUMNS.iter().map(|column| column.name).collect();
+    let columns: Vec<ColumnDef> = std::iter::once(id).chain(COLUMNS.iter().copied()).collect();
+    let names: Vec<&str> = columns.iter().map(|column| column.name).collect();
     let query = Query {
         sql: format!("SELECT {} FROM {table} WHERE {}", names.join(", "), filter.sql).into(),
         args: filter.args,
-        columns: COLUMNS.into(),
+        columns: columns.into(),
     };
     let rows = database.fetch(&query, Route::Primary, HOLDER).await?;
     Ok(PlacesPage { places: rows.into_iter().filter_map(StoredPlace::read).collect(), next })

@@ -14,7 +14,7 @@ use crate::domain::Id;
 #[derive(Debug, Clone, PartialEq, Entity)]
 #[entity(table = "eventlog.subscriptions")]
 pub struct Subscription {
-    /// The identity, which follows from the handler and the type.
+    /// The identity.
     pub id: Id<Subscription>,
     /// The stored name of the handler.
     pub handler: String,
@@ -64,6 +64,8 @@ impl SubscriptionState {
 #[derive(Debug, Clone, Default)]
 pub struct Subscriptions {
     generation: i64,
+    /// How often operators had changed states before these were read.
+    states: i64,
     by_type: HashMap<String, Vec<Subscriber>>,
     /// Those that want the events of a model, or all events.
     wide: Vec<(Wanted, Subscriber)>,
@@ -126,6 +128,10 @@ impl Subscriptions {
         for row in rows {
             let Subscription { handler, event_type, since, since_date, state, .. } = row;
             let wanted = Wanted::read(&event_type);
+            // Also under an earlier name of a relay: a lost node may have claimed deliveries under it.
+            if wanted == Wanted::Fence && state != SubscriptionState::Withdrawn {
+                subscriptions.fenced.insert(handler.as_str().into());
+            }
             subscriptions.registered.push(HandlerWant {
                 handler: handler.clone(),
                 wanted: wanted.clone(),
@@ -142,10 +148,8 @@ impl Subscriptions {
             }
             let subscriber = Subscriber { handler, since, since_date, retired };
             match wanted {
-                Wanted::Fence => {
-                    subscriptions.fenced.insert(subscriber.handler);
-                    continue;
-                }
+                Wanted::Fence => continue,
+                Wanted::Calls => {}
                 Wanted::Event(name) => {
                     subscriptions.by_type.entry(name).or_default().push(subscriber.clone());
                 }
@@ -154,6 +158,18 @@ impl Subscriptions {
             subscriptions.all.push(subscriber);
         }
         subscriptions
+    }
+
+    /// Notes how often operators had changed states before these were read.
+    #[must_use]
+    pub fn with_states(mut self, states: i64) -> Self {
+        self.states = states;
+        self
+    }
+
+    /// The generation, and how often operators had changed states. Later ones are greater.
+    pub fn versions(&self) -> (i64, i64) {
+        (self.generation, self.states)
     }
 
     /// The number of the last registration.
@@ -194,9 +210,10 @@ impl Subscriptions {
         reasons.peek().is_some() && reasons.all(|of| !of.state.is_wanted())
     }
 
-    /// The generations in which subscriptions began, in order.
+    /// The generations in which subscriptions to events began, and the present one, in order.
     pub(super) fn beginnings(&self) -> Vec<i64> {
-        let mut beginnings: Vec<i64> = self.all.iter().map(|of| of.since).collect();
+        let since = self.of_events().map(|of| of.since);
+        let mut beginnings: Vec<i64> = since.chain([self.generation]).collect();
         beginnings.sort_unstable();
         beginnings.dedup();
         beginnings
@@ -205,7 +222,7 @@ impl Subscriptions {
     /// From which date on the events of an earlier generation lack deliveries of subscriptions up
     /// to `until`; `Err` if they lack none.
     pub(super) fn missing(&self, generation: i64, until: i64) -> Result<Option<DateTime<Utc>>, ()> {
-        let later = self.all.iter().filter(|of| of.lacks(generation) && of.since <= until);
+        let later = self.of_events().filter(|of| of.lacks(generation) && of.since <= until);
         later.map(|of| of.since_date).min().ok_or(())
     }
 
@@ -246,6 +263,10 @@ impl Subscriptions {
             }
         }
         handlers
+    }
+
+    fn of_events(&self) -> impl Iterator<Item = &Subscriber> {
+        self.by_type.values().flatten().chain(self.wide.iter().map(|(_, of)| of))
     }
 
     fn of<'s>(&'s self, handler: &'s str) -> impl Iterator<Item = &'s Subscriber> {
@@ -295,6 +316,31 @@ mod tests {
         let fenced = Subscriptions::new(9, rows);
         assert_eq!(fenced.fenced().collect::<Vec<_>>(), ["all"]);
         assert_eq!(fenced.since("all"), Some(1), "a fence wants no events");
+    }
+
+    #[test]
+    fn what_a_relay_had_under_an_earlier_name_is_fenced_until_an_operator_retires_it() {
+        let in_state = |handler, state| Subscription { state, ..wants(handler, Wanted::Fence, 1) };
+        let rows = vec![
+            in_state("later", SubscriptionState::Active),
+            in_state("earlier", SubscriptionState::Retired),
+            in_state("gone", SubscriptionState::Withdrawn),
+        ];
+        let subscriptions = Subscriptions::new(1, rows);
+        let mut fenced: Vec<_> = subscriptions.fenced().collect();
+        fenced.sort_unstable();
+        assert_eq!(fenced, ["earlier", "later"]);
+    }
+
+    #[test]
+    fn no_event_lacks_the_delivery_of_an_action() {
+        let since_date = Some(Utc::now());
+        let call = |since| Subscription { since_date, ..wants("transfer", Wanted::Calls, since) };
+        let subscriptions = Subscriptions::new(9, [wants("ledger", Wanted::All, 3), call(5)]);
+        let missing = |generation| subscriptions.missing(generation, 9);
+        assert_eq!([2, 3, 4].map(missing), [Ok(None), Err(()), Err(())]);
+        assert_eq!(subscriptions.beginnings(), [3, 9]);
+        assert_eq!(subscriptions.since("transfer"), Some(5));
     }
 
     #[test]

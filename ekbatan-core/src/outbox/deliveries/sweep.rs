@@ -16,12 +16,13 @@ use super::lacking::Lacking;
 use super::{Delivery, EventKind, NewDelivery, Subscriptions};
 use crate::db::eventlog::EVENTS;
 use crate::db::{
-    ActionId, Arg, ColumnInfo, CommitBatch, CommitError, Database, DbError, DbErrorKind, Isolation,
-    Query, Rows, StageError, Staged, TableInfo, Transaction, TransactionError, TransactionManager,
+    ActionId, Arg, CommitBatch, CommitError, Database, DbError, DbErrorKind, Isolation, Query,
+    Rows, StageError, Staged, TableInfo, Transaction, TransactionError, TransactionManager,
     TransactionOptions, resolve,
 };
 use crate::domain::{ColumnDef, Entity, Value, ValueType};
 use crate::outbox::Priority;
+use crate::outbox::stored_id::{are_texts, uuid_of};
 
 /// How many events of other sweeps a sweep looks past. One that stands still has locked a page.
 const MOST_LOCKED: usize = 10_000;
@@ -51,7 +52,7 @@ pub(crate) async fn sweep(
     most: usize,
 ) -> Result<Swept, TransactionError<DbError>> {
     let all = Lacking::new(subscriptions, subscriptions.generation());
-    if all.is_empty() || !all.any(database).await.map_err(TransactionError::Database)? {
+    if subscriptions.is_empty() || !all.any(database).await.map_err(TransactionError::Database)? {
         return Ok(Swept { complete: subscriptions.generation(), ..Swept::default() });
     }
     let mut swept = Swept::default();
@@ -76,7 +77,6 @@ pub(crate) async fn sweep(
         }
         swept.complete = until;
     }
-    swept.complete = subscriptions.generation();
     Ok(swept)
 }
 
@@ -119,8 +119,7 @@ async fn sweep_within(
     let Listed { ids, others, passed } = if are_texts(&events.columns[0]) {
         pass_other_ids(transaction, subscriptions, lacking, &events, most).await?
     } else {
-        let found = transaction.fetch(&lacking.ids(database, most)).await?;
-        Listed { ids: found.into_iter().flatten().collect(), others: 0, passed: 0 }
+        Listed { ids: lacking.ids(transaction, most).await?, others: 0, passed: 0 }
     };
     let count = ids.len() + others;
     if ids.is_empty() {
@@ -153,11 +152,6 @@ async fn sweep_within(
     Ok(Page { lacking: count, swept: found.len() + passed, elsewhere })
 }
 
-/// Whether UUIDs are texts, as on SQLite and MySQL.
-fn are_texts(column: &ColumnInfo) -> bool {
-    ["text", "char(36)"].iter().any(|ty| column.db_type.eq_ignore_ascii_case(ty))
-}
-
 fn uuid(value: &Value) -> Option<Uuid> {
     if let Value::Uuid(id) = value { Some(*id) } else { None }
 }
@@ -172,9 +166,9 @@ async fn elsewhere(
     if ids.is_empty() || transaction.database().driver.capabilities().single_writer {
         return Ok(Vec::new());
     }
-    let rows = transaction.fetch(&lacking.among(transaction.database(), events, ids)).await?;
+    let rows = transaction.fetch(&lacking.models(transaction.database(), events, ids)).await?;
     let stream = |row: &Vec<Value>| match row.as_slice() {
-        [_, Value::Text(model), ..] => Some(stream_of(model)),
+        [Value::Text(model)] => Some(stream_of(model)),
         _ => None,
     };
     Ok(rows.iter().filter_map(stream).collect())
@@ -200,13 +194,12 @@ async fn pass_other_ids(
     most: usize,
 ) -> Result<Listed, DbError> {
     let database = transaction.database();
-    let found = transaction.fetch(&lacking.texts(database, most)).await?;
     let (mut ids, mut others) = (Vec::new(), Vec::new());
-    for id in found.into_iter().flatten() {
+    for id in lacking.texts(transaction, most).await? {
         let Value::Bytes(bytes) = id else { continue };
-        match Uuid::try_parse_ascii(&bytes) {
-            Ok(id) if bytes == id.to_string().as_bytes() => ids.push(Value::Uuid(id)),
-            _ => others.push(bytes),
+        match uuid_of(&bytes) {
+            Some(id) => ids.push(Value::Uuid(id)),
+            None => others.push(bytes),
         }
     }
     if others.is_empty() {

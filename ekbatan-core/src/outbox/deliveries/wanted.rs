@@ -24,11 +24,15 @@ pub enum Wanted {
     Fence,
     /// No events. It says since when an operator has retired the handler, also if it has come back.
     Retired,
+    /// No events: the handler is an action, which runs the calls that are enqueued. The commits that enqueue
+    /// them give them their deliveries.
+    Calls,
 }
 
 const ALL: &str = "(all events)";
 const FENCE: &str = "(fenced)";
 const RETIRED: &str = "(retired)";
+const CALLS: &str = "(enqueued calls)";
 const MODEL: (&str, &str) = ("(events of ", ")");
 
 impl Wanted {
@@ -40,6 +44,7 @@ impl Wanted {
             Self::All => ALL.to_owned(),
             Self::Fence => FENCE.to_owned(),
             Self::Retired => RETIRED.to_owned(),
+            Self::Calls => CALLS.to_owned(),
         }
     }
 
@@ -50,6 +55,7 @@ impl Wanted {
             (ALL, _) => Self::All,
             (FENCE, _) => Self::Fence,
             (RETIRED, _) => Self::Retired,
+            (CALLS, _) => Self::Calls,
             (_, Some(model)) => Self::Model(model.to_owned()),
             _ => Self::Event(text.to_owned()),
         }
@@ -61,7 +67,7 @@ impl Wanted {
             Self::Event(name) => name == kind.name,
             Self::Model(name) => name == kind.model,
             Self::All => true,
-            Self::Fence | Self::Retired => false,
+            Self::Fence | Self::Retired | Self::Calls => false,
         }
     }
 }
@@ -78,9 +84,9 @@ mod tests {
             Wanted::All,
             Wanted::Fence,
             Wanted::Retired,
+            Wanted::Calls,
         ] {
             assert_eq!(Wanted::read(&wanted.text()), wanted);
         }
-        assert_eq!(Wanted::read("(enqueued calls)"), Wanted::Event("(enqueued calls)".into()));
     }
 }
