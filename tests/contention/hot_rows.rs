@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use ekbatan::action::{Budget, ErrorKind, Handling, HotKey, RetryPolicy};
 use ekbatan::prelude::*;
-use futures_util::FutureExt;
+use ekbatan::repository::Condition;
 use futures_util::future::join_all;
+use futures_util::{FutureExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
-use support::TestDatabase;
 use support::things::{Thing, ThingEvent};
+use support::{Recorder, TestDatabase};
 
 use crate::acts::{
     Act, Call, Gate, Nothing, Refused, a_thing, act, event_versions, poll_once, touch,
@@ -23,6 +24,8 @@ on_every_database! {
     a_call_that_met_another_waits_in_the_queue_of_the_row_without_a_pause,
     a_call_that_reads_a_hot_row_begins_again_when_it_is_its_turn,
     a_row_that_is_found_by_a_condition_is_waited_for_too,
+    a_stream_waits_for_no_hot_row,
+    a_run_that_is_given_up_at_a_hot_row_is_no_retry,
     an_action_that_only_reads_a_hot_row_does_not_wait,
     a_read_in_a_task_of_its_own_goes_on_when_its_attempt_is_given_up,
     a_dropped_call_leaves_the_queue_of_its_row,
@@ -173,6 +176,55 @@ fn touch_found() -> Act<Stored<Thing>> {
         }
         .boxed()
     })
+}
+
+/// A stream reads many rows: its call is not about one of them.
+async fn a_stream_waits_for_no_hot_row(db: &TestDatabase) {
+    let (executor, id) = (db.executor().await, a_thing(db).await.id);
+    let gate = Gate::closed();
+    let holds = touches_at(&gate, id);
+    let (_, mut holding) = holding(db, &executor, id, &holds).await;
+    let streams = act(|ctx| {
+        async move {
+            let things = ctx.repository::<Thing>();
+            Ok(things.stream(Condition::all()).try_collect::<Vec<_>>().await.unwrap().len())
+        }
+        .boxed()
+    });
+    tokio::select! {
+        _ = &mut holding => panic!("the gate is closed"),
+        found = executor.execute(&streams, Nothing {}) => assert_eq!(found.unwrap(), 1),
+    }
+    assert_eq!(streams.runs(), 1);
+    gate.open();
+    holding.await.unwrap();
+}
+
+/// The first run is given up at the read, and the second one is refused.
+async fn a_run_that_is_given_up_at_a_hot_row_is_no_retry(db: &TestDatabase) {
+    let (executor, id) = (db.executor().await, a_thing(db).await.id);
+    for _ in 0..ROUNDS {
+        heat(db, &executor, id).await;
+        let refused = act(move |ctx| {
+            async move {
+                let thing = ctx.get(id).await?;
+                if ctx.attempt() == 2 {
+                    return Err(Refused("for now".to_owned()));
+                }
+                Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1)))
+            }
+            .boxed()
+        });
+        let (recorder, _guard) = Recorder::start();
+        let policy = RetryPolicy::default().with(ErrorKind::Domain, Budget::new(1));
+        call(&executor, &refused).retry(policy).retry_if(|_| true).await.unwrap();
+        // On a busy machine the row may cool before the call reads it.
+        if refused.runs() == 3 {
+            let span = recorder.one("ekbatan.action.execute");
+            return assert_eq!(span.field("ekbatan.action.retry.count"), Some("1"));
+        }
+    }
+    panic!("the row cooled before each of the calls had read it");
 }
 
 /// Reads a thing, and changes nothing. Counts its runs.

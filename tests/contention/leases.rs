@@ -11,7 +11,7 @@ use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
 use support::things::{Thing, quiet, thing};
-use support::{TestDatabase, until};
+use support::{PlainConnection, Recorder, TestDatabase, until};
 
 use crate::acts::{
     Gate, Groups, Refused, a_thing, act, enqueued, event_versions, hold, in_queue, poll_once,
@@ -21,6 +21,7 @@ use crate::acts::{
 on_every_database! {
     a_pessimistic_call_excludes_others_and_is_fenced_by_its_lease,
     a_busy_lease_is_an_error_that_names_the_key,
+    a_busy_lease_names_the_whole_wait,
     a_group_under_a_lease_excludes_others_and_is_fenced_by_it,
     a_call_with_a_lease_of_its_own_skips_the_queue,
     a_call_that_runs_alone_does_not_wait_for_the_lease_of_its_own_queue,
@@ -29,7 +30,11 @@ on_every_database! {
     no_time_of_a_strategy_is_too_long,
 }
 
-on_every_database! { on_sqlite_only: an_effect_of_a_call_that_commits_alone_may_use_its_lease }
+on_every_database! {
+    on_sqlite_only:
+    an_effect_of_a_call_that_commits_alone_may_use_its_lease,
+    a_call_that_runs_alone_keeps_its_turn_while_it_waits_for_its_lease,
+}
 
 fn locks() -> LockProvider {
     LockProvider::new(ProcessBackend::default(), "test")
@@ -86,6 +91,26 @@ async fn a_busy_lease_is_an_error_that_names_the_key(db: &TestDatabase) {
     assert_eq!(act.runs(), 0);
     lease.release().await;
     in_queue(&executor, &act).contention(soon.wait(Duration::from_secs(60))).await.unwrap();
+}
+
+/// The call waits in the queue for longer than it would wait for the lease.
+async fn a_busy_lease_names_the_whole_wait(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let locks = locks();
+    let executor = executor_with(db, &locks).await;
+    let _lease = locks.acquire(&LockKey::named("the queue"), Duration::from_secs(60)).await;
+    let (wait, gate) = (Duration::from_millis(20), Gate::closed());
+    let leased = together().under_lease(Pessimistic::default().wait(wait));
+    let (holds, waits) = (hold(&gate), touch(id));
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let waiting = enqueued(in_queue(&executor, &waits).contention(leased)).await;
+    tokio::time::sleep(wait).await;
+    gate.open();
+    holding.await.unwrap();
+    match waiting.await.unwrap_err() {
+        ExecuteError::Lease(LeaseError::Busy { waited, .. }) => assert!(waited >= wait),
+        other => panic!("{other:?}"),
+    }
 }
 
 async fn a_group_under_a_lease_excludes_others_and_is_fenced_by_it(db: &TestDatabase) {
@@ -310,4 +335,64 @@ async fn no_time_of_a_strategy_is_too_long(db: &TestDatabase) {
         assert!(answers.iter().all(Result::is_ok), "{answers:?}");
     }
     assert_eq!(db.things().get(id).await.unwrap().version(), version);
+}
+
+/// A call that conflicts twice in its group, and runs alone then.
+async fn a_call_that_runs_alone_keeps_its_turn_while_it_waits_for_its_lease(db: &TestDatabase) {
+    let (recorder, _guard) = Recorder::start();
+    let id = a_thing(db).await.id;
+    let locks = locks();
+    let executor = executor_with(db, &locks).await;
+    let (runs, gate) = (Gate::closed(), Gate::closed());
+    let (has_read, may_go_on, url) = (runs.clone(), gate.clone(), db.url.clone());
+    let overtaken = act(move |ctx| {
+        let (runs, gate, url) = (has_read.clone(), may_go_on.clone(), url.clone());
+        async move {
+            let thing = ctx.get(id).await.unwrap();
+            if ctx.attempt() <= 2 {
+                let overtakes =
+                    format!("UPDATE things SET version = version + 1 WHERE id = '{id}'");
+                PlainConnection::connect(&url).await.execute(&overtakes).await;
+            }
+            if ctx.attempt() == 2 {
+                runs.open();
+                gate.pass().await;
+            }
+            Ok(ctx.plan().update(thing.apply(|thing| thing.small += 1)))
+        }
+        .boxed()
+    });
+    let lease = Pessimistic::default().wait(Duration::MAX).hold(Duration::from_secs(600));
+    let soon = Duration::from_millis(20);
+    let policy = RetryPolicy::none().with(ErrorKind::Stale, Budget::new(9).base(Duration::ZERO));
+    let call = in_queue(&executor, &overtaken).retry(policy).deadline(Duration::MAX);
+    let call = call.contention(together().turn(soon).under_lease(lease));
+    let mut alone = call.into_future();
+    let key = LockKey::named("the queue");
+    let mut locking = std::pin::pin!(locks.acquire(&key, Duration::from_secs(600)));
+    tokio::select! {
+        _ = &mut alone => panic!("the gate is closed"),
+        () = runs.pass() => {}
+    }
+    assert!(poll_once(&mut locking).await.is_pending(), "the call has the lease");
+    gate.open();
+    let lease = tokio::select! {
+        _ = &mut alone => panic!("the lease goes to the one that waits for it"),
+        lease = &mut locking => lease.unwrap(),
+    };
+    until("the call runs alone", async || {
+        assert!(poll_once(&mut alone).await.is_pending(), "the lease is held");
+        !recorder.of("alone").is_empty()
+    })
+    .await;
+    let next = touch(id);
+    let mut next = in_queue(&executor, &next).into_future();
+    tokio::select! {
+        _ = &mut alone => panic!("the lease is held"),
+        _ = &mut next => panic!("the call has kept its turn"),
+        () = tokio::time::sleep(Duration::from_secs(1)) => {}
+    }
+    drop(next);
+    lease.release().await;
+    alone.await.unwrap();
 }

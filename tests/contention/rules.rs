@@ -525,7 +525,42 @@ mod of_the_server {
 mod deferred {
     use super::*;
 
-    on_every_database! { only postgres: a_deferred_key_is_checked_for_each_call }
+    on_every_database! {
+        only postgres:
+        a_deferred_key_is_checked_for_each_call,
+        a_group_that_fails_at_its_commit_runs_again,
+    }
+
+    /// What fails once, when a transaction with a changed account commits.
+    const FAILS_ONCE: &str = "
+        CREATE SEQUENCE failures;
+        CREATE FUNCTION fail_once() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
+            IF nextval('failures') = 1 THEN
+                RAISE EXCEPTION 'not serializable' USING ERRCODE = 'serialization_failure';
+            END IF;
+            RETURN NULL;
+        END $$;
+        CREATE FUNCTION defer() RETURNS trigger LANGUAGE plpgsql AS
+            $$ BEGIN SET CONSTRAINTS ALL DEFERRED; RETURN NULL; END $$;
+        CREATE TRIGGER defer BEFORE UPDATE ON accounts FOR EACH STATEMENT EXECUTE FUNCTION defer();
+        CREATE CONSTRAINT TRIGGER fail_once AFTER UPDATE ON accounts DEFERRABLE
+            FOR EACH ROW EXECUTE FUNCTION fail_once();";
+
+    /// The statements of the group have run then, also those that drop what it prepared.
+    async fn a_group_that_fails_at_its_commit_runs_again(db: &TestDatabase) {
+        let (recorder, _recording) = Recorder::start();
+        db.execute(FAILS_ONCE).await;
+        let executor = db.executor().await;
+        let id = an_account(db, 0, None).await;
+        for _ in 0..4 {
+            let answers = in_a_group(&executor, &[book(id, 1), book(id, 1)]).await;
+            assert_eq!(kinds(&answers), [None; 2], "{answers:?}");
+        }
+        assert_eq!(accounts(db).get(id).await.unwrap().balance, 8);
+        let reruns = recorder.of("rerun");
+        let errors: Vec<&str> = reruns.iter().filter_map(|rerun| rerun.field("error")).collect();
+        assert!(matches!(errors[..], [error] if error.contains("not serializable")), "{errors:?}");
+    }
 
     async fn a_deferred_key_is_checked_for_each_call(db: &TestDatabase) {
         let key = "ALTER TABLE counters ADD CONSTRAINT counters_label_key UNIQUE (label) DEFERRABLE INITIALLY DEFERRED";

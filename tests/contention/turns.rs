@@ -12,8 +12,8 @@ use futures_util::future::{Either, select};
 use support::TestDatabase;
 use support::things::{Thing, quiet, thing};
 
-use crate::acts::{Act, Call, Gate, Refused, a_thing, act, enqueued, event_versions, hold};
-use crate::acts::{in_queue, poll_once, together, touch, touch_after_reading};
+use crate::acts::{Act, Call, Gate, Groups, Refused, a_thing, act, enqueued, event_versions};
+use crate::acts::{hold, in_queue, poll_once, together, touch, touch_after_reading};
 
 on_every_database! {
     a_call_that_nobody_polls_passes_its_turn_on,
@@ -224,4 +224,39 @@ async fn a_call_in_an_open_transaction_waits_for_no_turn(db: &TestDatabase) {
     gate.open();
     holding.await.unwrap();
     assert_eq!(db.things().get(id).await.unwrap().version(), 1);
+}
+
+mod put_back {
+    use super::*;
+
+    on_every_database! { only postgres: a_call_that_runs_again_waits_for_none_that_nobody_polls }
+
+    async fn a_call_that_runs_again_waits_for_none_that_nobody_polls(db: &TestDatabase) {
+        let (groups, _counting) = Groups::count();
+        let id = a_thing(db).await.id;
+        let executor = db.executor().await;
+        let (start, never) = (Gate::closed(), Gate::closed());
+        let (holds, first, second, third) = (hold(&start), touch(id), hold(&never), hold(&never));
+        let holding = enqueued(in_queue(&executor, &holds)).await;
+        // The time of its group ends in the turn of the second call.
+        let soon = together().time(Duration::from_millis(1));
+        let mut first = enqueued(in_queue(&executor, &first).contention(soon)).await;
+        let mut second = enqueued(in_queue(&executor, &second)).await;
+        let mut other = db.connect().await;
+        let overtakes = format!("UPDATE things SET version = 2 WHERE id = '{id}'");
+        other.execute(&format!("BEGIN; {overtakes}")).await;
+        start.open();
+        holding.await.unwrap();
+        while groups.sizes().is_empty() {
+            assert!(poll_once(&mut first).await.is_pending());
+            assert!(poll_once(&mut second).await.is_pending());
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+        // Its commit waits for the other transaction, and no call holds the key.
+        drop(second);
+        tokio::time::sleep(Duration::from_millis(200)).await;
+        let _third = enqueued(impatiently(&executor, &third)).await;
+        other.execute("COMMIT").await;
+        assert_eq!(bounded("the first call", first).await.unwrap().version(), 3);
+    }
 }

@@ -77,6 +77,13 @@ async fn the_rule_embedded_reads_the_bits_of_a_plain_id(t: &TestShards) {
         assert_eq!(orders.get(order.id).await.unwrap(), *order);
     }
     assert_eq!(orders.find_all().await.unwrap(), stored);
+    // A client may send any id.
+    let unknown = Id::from_uuid(ShardedId::<Account>::new(UNKNOWN).uuid());
+    assert_eq!(orders.find(unknown).await.unwrap(), None);
+    assert_eq!(orders.find_by_ids(&[unknown, stored[1].id]).await.unwrap(), stored[1..2]);
+    let unplaced = Order { id: unknown, ..order("x") };
+    let error = orders.add(quiet(unplaced)).await.unwrap_err();
+    assert!(matches!(error, WriteError::Shard(ShardError::Unknown { .. })), "{error:?}");
     // A UUID of another version contains no shard.
     let random = Uuid::from_u128(0x4 << 76 | 0b10 << 62 | 0xFF << 54);
     let order = Order { id: Id::from_uuid(random), ..order("x") };

@@ -20,6 +20,7 @@ on_every_layout! {
     find_where_reachable_returns_rows_of_reachable_shards,
     an_invalid_query_is_one_error_for_all_shards,
     a_transaction_reads_its_own_shard_only,
+    the_last_call_says_where_a_repository_reads,
 }
 
 async fn reads_by_condition_query_every_shard(t: &TestShards) {
@@ -185,4 +186,20 @@ async fn a_transaction_reads_its_own_shard_only(t: &TestShards) {
         })
         .await;
     assert_eq!(found.unwrap(), stored[1..2]);
+}
+
+async fn the_last_call_says_where_a_repository_reads(t: &TestShards) {
+    let stored = t.three_accounts().await;
+    let third = t.databases.shard(THIRD).unwrap();
+    let transactions = t.databases.shard(SECOND).unwrap().transactions();
+    let read: Result<(), _> = transactions
+        .in_transaction(async |transaction| {
+            let within = t.accounts().within(&transaction);
+            assert_eq!(within.find_all().await?, stored[1..2]);
+            assert_eq!(within.clone().on_shard(&third).find_all().await?, stored[2..]);
+            assert_eq!(within.on_replica().find_all().await?, stored);
+            Ok::<_, ReadError>(())
+        })
+        .await;
+    read.unwrap();
 }

@@ -9,7 +9,7 @@ use ekbatan::db::{CommitToken, Committed, Route};
 use ekbatan::lock::LockKey;
 use ekbatan::prelude::*;
 use ekbatan::repository::Repository;
-use ekbatan_testkit::{PostgresServer, TempSqlite};
+use ekbatan_testkit::{PostgresServer, Proxy, TempSqlite};
 use futures_util::future::join_all;
 use support::until;
 
@@ -52,6 +52,8 @@ async fn a_read_after_a_token_uses_the_primary_without_a_replica(t: &TestShards)
 /// Shard 0/0 on its own server with a replica, and shard 0/1 in a file.
 struct Replicated {
     replica: PostgresServer,
+    /// Between the process and the replica.
+    line: Proxy,
     databases: Databases,
     account: Stored<Account>,
     _primary: PostgresServer,
@@ -64,14 +66,15 @@ impl Replicated {
         let primary = PostgresServer::start().await.unwrap();
         let url = primary.create_database().await.unwrap();
         let replica = primary.start_replica().await.unwrap();
-        let copy = replica.url(url.rsplit('/').next().unwrap());
+        let line = Proxy::start(("127.0.0.1", replica.port())).await.unwrap();
+        let copy = line.url_for(&replica.url(url.rsplit('/').next().unwrap()));
         let second = TempSqlite::new().unwrap();
         // Longer than a call waits in these tests.
         let patience = Duration::from_secs(600);
         let primary_config =
             DataSourceConfig::new(url).maximum_pool_size(1).connection_timeout(patience);
         let config = EkbatanConfig::from(primary_config)
-            .replica(DataSourceConfig::new(copy))
+            .replica(DataSourceConfig::new(copy).read_timeout(patience))
             .shard(SECOND, ShardMemberConfig::new(1, DataSourceConfig::new(second.url())));
         let databases = Databases::connect(&config).await.unwrap();
         databases.migrate(&migrations()).await.unwrap();
@@ -82,7 +85,7 @@ impl Replicated {
             accounts.clone().on_replica().find(account.id).await.is_ok_and(|found| found.is_some())
         };
         until("the replica has the account", shown).await;
-        Self { replica, databases, account, _primary: primary, _second: second }
+        Self { replica, line, databases, account, _primary: primary, _second: second }
     }
 
     async fn take(&self, accounts: &[Stored<Account>]) -> CommitToken {
@@ -129,6 +132,17 @@ async fn a_lagging_replica_is_read_only_after_it_caught_up_on_postgres() {
     let far: CommitToken = "0/0 F/FFFFFFFF".parse().unwrap();
     let far = accounts.on_replica_after(&far, Duration::from_millis(50));
     assert_eq!(t.version(far).await, 2);
+}
+
+#[tokio::test]
+async fn a_silent_replica_is_not_waited_for_as_long_as_a_read_may_take() {
+    let t = Replicated::start().await;
+    let token = t.take(std::slice::from_ref(&t.account)).await;
+    t.line.stall();
+    let accounts = t.databases.repository::<Account>();
+    let read = t.version(accounts.on_replica_after(&token, Duration::ZERO));
+    let version = tokio::time::timeout(Duration::from_secs(300), read).await;
+    assert_eq!(version.expect("the replica is not waited for"), 2);
 }
 
 #[tokio::test]

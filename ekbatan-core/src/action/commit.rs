@@ -11,12 +11,12 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span, field};
 
-use super::ExecuteError;
 use super::attempt::Attempt;
 use super::deadline::DeadlinePassed;
 use super::error::AttemptError;
 use super::sent_births::SentBirths;
 use super::shard_batches::{Planned, ShardBatch};
+use super::{Effect, ExecuteError};
 use crate::db::{ActionId, CommitError, CommitToken, Committed, Database, DbError};
 use crate::domain::{ShardIdentifier, list_shards};
 use crate::shard::{FencingError, forget_parts};
@@ -34,16 +34,41 @@ enum CommitFailure {
     },
 }
 
-/// Commits a plan. Calls `release` once it is committed and before its effects are waited
-/// for: an effect may need what the call holds.
+/// Why the result of a commit is unknown whose task ended without one.
+pub(super) const COMMIT_STOPPED: &str = "the task that committed it was stopped";
+
+/// Commits a plan. If the caller still waits for its token or its effects then, calls `release`
+/// before: an effect may need what the call holds.
 pub(super) async fn commit(
     attempt: &mut Attempt,
     planned: Planned,
     release: impl FnOnce() + Send,
 ) -> Result<Committed, AttemptError> {
-    let Planned { batches, effects, events, .. } = planned;
+    let span = span(attempt, &planned);
+    let Planned { batches, effects, .. } = planned;
+    raise_fences(attempt, &batches).await?;
+    attempt.deadline.check()?;
+    let (committed, effects_done) = if effects.is_empty() && batches.len() <= 1 {
+        (commit_in_place(attempt, batches, span).await?, None)
+    } else {
+        let (committed, done) = commit_in_task(attempt, batches, effects, span).await?;
+        (committed, Some(done))
+    };
+    attempt.close();
+    if attempt.wants_token || effects_done.is_some() {
+        release();
+    }
+    let committed = committed.with_token(attempt).await;
+    if let Some(done) = effects_done {
+        // The action is committed: a deadline that passes now ends the wait, not the effects.
+        let _ = attempt.deadline.bound(done).await;
+    }
+    Ok(committed)
+}
+
+fn span(attempt: &Attempt, Planned { batches, events, .. }: &Planned) -> Span {
     let changes: usize = batches.iter().map(|batch| batch.batch.changes.len()).sum();
-    let span = tracing::info_span!(
+    tracing::info_span!(
         "ekbatan.action.persist",
         ekbatan.action.attempt = attempt.number,
         ekbatan.batch.size = changes,
@@ -55,24 +80,37 @@ pub(super) async fn commit(
         ekbatan.shard.partial_commit_failure = field::Empty,
         ekbatan.shard.committed_shards = field::Empty,
         ekbatan.shard.failed_shard = field::Empty,
-    );
-    raise_fences(attempt, &batches).await?;
-    let (action, deadline, wants_token) = (attempt.action, attempt.deadline, attempt.wants_token);
-    let first = batches.first().map(|batch| batch.database.clone());
-    deadline.check()?;
-    if effects.is_empty() && batches.len() <= 1 {
-        // From here on the batch is queued. Once a lane has taken it, it completes the commit even
-        // if the caller is dropped.
-        let committing = pin!(commit_batches(batches, action));
-        let mut committing = pin!(committing.instrument(span));
-        let committed = deadline.bound_begun(committing.as_mut()).await;
-        let withdraw = || first.is_some_and(|database| database.withdraw(action));
-        return Ok(answer(committed, attempt, withdraw)?.with_token(attempt).await);
-    }
-    // Effects and the shards after the first need a task that outlives a dropped caller.
+    )
+}
+
+/// Commits at most one batch in the task of the caller. Once a lane has taken the batch, it
+/// completes the commit even if the caller is dropped.
+async fn commit_in_place(
+    attempt: &Attempt,
+    batches: Vec<ShardBatch>,
+    span: Span,
+) -> Result<CommittedOn, AttemptError> {
+    let action = attempt.action;
+    let database = batches.first().map(|batch| batch.database.clone());
+    let committing = pin!(commit_batches(batches, action));
+    let mut committing = pin!(committing.instrument(span));
+    // The batch is queued from the first poll on.
+    let committed = attempt.deadline.bound_begun(committing.as_mut()).await;
+    answer(committed, attempt, || database.is_some_and(|database| database.withdraw(action)))
+}
+
+/// Commits in a task that outlives a dropped caller, for the effects and for the shards after the
+/// first. The channel says when the effects have run.
+async fn commit_in_task(
+    attempt: &Attempt,
+    batches: Vec<ShardBatch>,
+    effects: Vec<Box<dyn Effect>>,
+    span: Span,
+) -> Result<(CommittedOn, oneshot::Receiver<()>), AttemptError> {
     for batch in &batches {
         batch.database.check_not_beside_transaction()?;
     }
+    let (action, wants_token) = (attempt.action, attempt.wants_token);
     let (sender, receiver) = oneshot::channel();
     let (ran, effects_done) = oneshot::channel::<()>();
     let runner = attempt.effects.clone();
@@ -80,9 +118,14 @@ pub(super) async fn commit(
     // In the order in which they commit.
     let touched: Vec<_> = batches.iter().map(|batch| batch.database.clone()).collect();
     let start = Start::default();
-    let of_task = start.clone();
+    let mut waiting = WaitingCaller {
+        first: touched.first().cloned(),
+        action,
+        start: start.clone(),
+        is_answered: false,
+    };
     let working = async move {
-        if !of_task.is_first() {
+        if !start.is_first() {
             return; // the caller went before anything was queued
         }
         let committed = commit_batches(batches, action).await;
@@ -104,21 +147,15 @@ pub(super) async fn commit(
         }
     };
     tokio::spawn(working.instrument(span));
-    let mut waiting = WaitingCaller { first, action, start, is_answered: false };
-    let committed = deadline.bound_begun(receiver).await.map(|result| {
-        result.unwrap_or_else(|stopped| {
-            Err(CommitFailure::Whole(CommitError::Unknown(action, stopped.to_string())))
+    let committed = attempt.deadline.bound_begun(receiver).await.map(|result| {
+        result.unwrap_or_else(|_| {
+            let unknown = CommitError::Unknown(action, COMMIT_STOPPED.to_owned());
+            Err(CommitFailure::Whole(unknown))
         })
     });
     let committed = answer(committed, attempt, || waiting.withdraw());
     waiting.is_answered = true;
-    let committed = committed?;
-    attempt.close();
-    release();
-    let committed = committed.with_token(attempt).await;
-    // The action is committed: a deadline that passes now ends the wait, not the effects.
-    let _ = deadline.bound(effects_done).await;
-    Ok(committed)
+    Ok((committed?, effects_done))
 }
 
 /// Decides between the task of a commit, which begins, and its caller, who gives up.
@@ -208,10 +245,7 @@ fn answer(
             Err(ExecuteError::PartlyCommitted { action, committed, failed, not_tried, source })
         }
         Err(passed) if withdraw() => Err(passed.into()),
-        Err(DeadlinePassed(after)) => Err(ExecuteError::CommitUnknown {
-            action,
-            why: format!("the deadline of {after:?} passed while the commit was on its way"),
-        }),
+        Err(passed) => Err(ExecuteError::CommitUnknown { action, why: passed.during_commit() }),
     }
 }
 

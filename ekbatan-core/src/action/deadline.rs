@@ -16,7 +16,14 @@ pub(super) struct Deadline {
 
 /// Error returned when a future did not complete before the deadline.
 #[derive(Debug)]
-pub(super) struct DeadlinePassed(pub(super) Duration);
+pub(super) struct DeadlinePassed(Duration);
+
+impl DeadlinePassed {
+    /// Why it is unknown whether a commit succeeded.
+    pub(super) fn during_commit(&self) -> String {
+        format!("the deadline of {:?} passed while the commit was on its way", self.0)
+    }
+}
 
 impl Deadline {
     /// A deadline that the clock cannot represent, such as `Duration::MAX`, never passes.

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use async_trait::async_trait;
+use tracing::Instrument;
 
 use crate::db::Committed;
 use crate::error_text::with_causes;
@@ -60,7 +61,8 @@ impl EffectRunner {
     pub(super) async fn run(&self, effects: Vec<Box<dyn Effect>>, committed: Committed) {
         for effect in effects {
             let name = effect.name().to_owned();
-            let error = match tokio::spawn(effect.run(committed.clone())).await {
+            let running = effect.run(committed.clone()).in_current_span();
+            let error = match tokio::spawn(running).await {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => with_causes(&*error),
                 Err(panicked) => panicked.to_string(),

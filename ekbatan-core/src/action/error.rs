@@ -127,6 +127,7 @@ pub enum ExecuteError<E> {
     #[error(
         "the event is not `{handler}`'s to handle any more: it was handled, skipped, or taken over by another node; nothing was written"
     )]
+    #[non_exhaustive]
     DeliveryLost {
         /// The handler.
         handler: String,
@@ -206,10 +207,10 @@ pub enum ExecuteError<E> {
         action: ActionId,
         /// The shards that have committed.
         committed: Vec<ShardIdentifier>,
-        /// The shard that has not committed. If `source` is [`CommitError::Unknown`], it may have:
-        /// ask `executor.outcome(action)`.
+        /// The first shard that is not known to have committed. If `source` is
+        /// [`CommitError::Unknown`] or `None`, it may have: ask `executor.outcome(action)`.
         failed: ShardIdentifier,
-        /// The shards after it, to which nothing was sent.
+        /// The shards after it. Nothing is sent to them before `failed` has committed.
         not_tried: Vec<ShardIdentifier>,
         /// The cause. A call that repeats an idempotency key does not know it.
         source: Option<CommitError>,
@@ -240,8 +241,10 @@ pub enum ExecuteError<E> {
     Plan(#[from] PlanError),
 }
 
+/// Whether the shard may have committed. A call that repeats an idempotency key does not know the
+/// cause: the shard may be unreachable, or another process may still be committing there.
 fn is_unknown(source: &Option<CommitError>) -> bool {
-    matches!(source, Some(CommitError::Unknown(..)))
+    source.as_ref().is_none_or(|source| matches!(source, CommitError::Unknown(..)))
 }
 
 /// The kind of a failure, by which a [`RetryPolicy`](super::RetryPolicy) decides.
@@ -413,7 +416,10 @@ impl<E> ExecuteError<E> {
 
 impl<E> ExecuteError<E> {
     pub(super) fn of_partial(partial: PartialCommit) -> Self {
-        let mut missing = partial.missing.into_iter().chain(partial.unreachable);
+        // After the first one, the shards commit in their order.
+        let mut missing = [partial.missing, partial.unreachable].concat();
+        missing.sort();
+        let mut missing = missing.into_iter();
         ExecuteError::PartlyCommitted {
             action: partial.action,
             committed: partial.committed,
@@ -445,5 +451,34 @@ impl<E> From<StageError> for ExecuteError<E> {
             StageError::Table(TableError::Database(error)) => error.into(),
             other => ExecuteError::Plan(other.into()),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use chrono::Utc;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_partial_commit_names_the_first_shard_that_may_not_have_committed() {
+        let [first, second, third] = [0, 1, 2].map(|n| ShardIdentifier::new(0, n).unwrap());
+        let partial = PartialCommit {
+            action: ActionId(Uuid::nil()),
+            namespace: "com.example.wallet".to_owned(),
+            action_name: "wallet.transfer".to_owned(),
+            committed: vec![first],
+            missing: vec![third],
+            unreachable: vec![second],
+            committed_date: Utc::now(),
+        };
+        let error = ExecuteError::<std::io::Error>::of_partial(partial);
+        let text = error.to_string();
+        assert!(text.contains("committed on 0/0 and perhaps on 0/1;"), "{text}");
+        let ExecuteError::PartlyCommitted { failed, not_tried, .. } = error else {
+            panic!("{error:?}")
+        };
+        assert_eq!((failed, &not_tried[..]), (second, &[third][..]));
     }
 }

@@ -20,8 +20,9 @@ use crate::outbox::Mark;
 
 /// A call that runs when it is awaited.
 ///
-/// Dropping the future before a lane has taken the commit leaves nothing behind. Dropping it
-/// later does not stop the commit. In both cases `executor.outcome(id)` returns what happened.
+/// Dropping the future before a lane has taken the commit, and before the call has joined a
+/// [group](super::Coalesced), leaves nothing behind. Dropping it later does not stop the commit. In
+/// both cases `executor.outcome(id)` returns what happened.
 ///
 /// It is no future yet, and it borrows the executor and the action. To spawn it, move both into the
 /// task: `tokio::spawn(async move { executor.execute(&action, params).await })`. To give it to a
@@ -62,7 +63,8 @@ impl<'a, A: Action> Execution<'a, A> {
 
     /// Makes the call safe to repeat. The first call with this key commits. Every later call
     /// with the same parameters returns the stored output and does not run; with other
-    /// parameters it fails. The key is unique within the executor's namespace.
+    /// parameters it fails. The key is unique within the call's principal, unless
+    /// [`key_scope`](super::ActionExecutorBuilder::key_scope) says otherwise.
     pub fn idempotency_key(mut self, key: impl Into<String>) -> Self
     where
         A::Output: Serialize + DeserializeOwned,
@@ -150,8 +152,9 @@ impl<'a, A: Action, O> Execution<'a, A, O> {
     }
 
     /// Sets the maximum time of the call, retries and waits included, instead of the executor's
-    /// own; `Duration::MAX` for none. A deadline that has passed before the commit is handed to a
-    /// lane sends nothing: with `Duration::ZERO` the action does not even run.
+    /// own; `Duration::MAX` for none. A deadline that passes before a lane has taken the commit, and
+    /// before the call has joined a [group](super::Coalesced), leaves nothing behind: with
+    /// `Duration::ZERO` the action does not even run. A group commits in any case.
     pub fn deadline(mut self, after: Duration) -> Self {
         self.0.options.deadline = Some(after);
         self

@@ -13,8 +13,8 @@ use uuid::Uuid;
 use super::ExecuteError;
 use crate::clock::{Clock, to_micros};
 use crate::db::{
-    Database, DbError, DbErrorKind, StageError, Staged, StagedExpectation, stage_changed,
-    stage_deleted, stage_expected,
+    Database, DbError, DbErrorKind, StageError, Staged, StagedExpectation, TableError,
+    stage_changed, stage_deleted, stage_expected,
 };
 use crate::domain::{Id, IdGenerator, New, Stored};
 use crate::outbox::deliveries::{Delivery, DeliveryState, delivery_id};
@@ -211,6 +211,7 @@ impl From<ReadError> for PlaceError {
     fn from(error: ReadError) -> Self {
         match error {
             ReadError::Database(error) => Self::Database(error),
+            ReadError::Schema(error) => Self::Database(TableError::Schema(error).into()),
             other => Self::Database(DbError::new(DbErrorKind::Decode, other.to_string())),
         }
     }
@@ -220,6 +221,7 @@ impl From<WriteError> for PlaceError {
     fn from(error: WriteError) -> Self {
         match error {
             WriteError::Database(error) => Self::Database(error),
+            WriteError::Schema(error) => Self::Database(TableError::Schema(error).into()),
             other => Self::Database(DbError::new(DbErrorKind::Other, other.to_string())),
         }
     }
@@ -236,6 +238,30 @@ impl<E> From<PlaceError> for ExecuteError<E> {
         match error {
             PlaceError::Database(error) => error.into(),
             PlaceError::Stage(error) => error.into(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::db::SchemaError;
+
+    #[test]
+    fn a_table_that_does_not_match_the_code_is_named_when_it_is_read_and_when_it_is_written() {
+        let schema = || SchemaError::Columns {
+            model: "Delivery",
+            table: "deliveries".to_owned(),
+            database: "postgres".to_owned(),
+            problems: vec!["`state` is missing".to_owned()],
+        };
+        for error in [
+            PlaceError::from(ReadError::Schema(schema())),
+            PlaceError::from(WriteError::Schema(schema())),
+        ] {
+            let PlaceError::Database(error) = error else { panic!("it is of the database") };
+            assert_eq!(error.kind(), DbErrorKind::UndefinedTable);
+            assert!(error.to_string().contains("`state` is missing"), "{error}");
         }
     }
 }

@@ -9,7 +9,8 @@ use super::ErrorKind;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Budget {
-    /// The number of retries. An action runs at most once more than that.
+    /// The number of retries. Waiting in the queue of a hot row may run the action again
+    /// without one.
     pub retries: u32,
     /// The upper bound of the first wait. It doubles with each retry.
     pub base: Duration,
@@ -85,13 +86,15 @@ impl RetryPolicy {
 
     /// The budget of one kind, if it is retried.
     pub fn budget(&self, kind: ErrorKind) -> Option<Budget> {
-        // After a lost lease another holder may be working. A commit with an unknown result may
-        // have succeeded. Neither is safe to retry.
+        // A retry is not safe after these. Another holder, node or run may have taken over the
+        // work, or all or a part of the commit may have succeeded. After the deadline no time is
+        // left.
         match kind {
             ErrorKind::FenceLost
             | ErrorKind::DeliveryLost
             | ErrorKind::RunLost
             | ErrorKind::CommitUnknown
+            | ErrorKind::PartlyCommitted
             | ErrorKind::Deadline => None,
             kind => self.budgets.get(&kind).copied(),
         }
@@ -123,11 +126,11 @@ mod tests {
     }
 
     #[test]
-    fn unknown_commits_and_lost_leases_are_never_retried() {
-        let policy = RetryPolicy::none()
-            .with(ErrorKind::CommitUnknown, Budget::new(5))
-            .with(ErrorKind::FenceLost, Budget::new(5));
-        assert_eq!(policy.budget(ErrorKind::CommitUnknown), None);
-        assert_eq!(policy.budget(ErrorKind::FenceLost), None);
+    fn what_may_have_committed_or_lost_its_lease_is_never_retried() {
+        let never = [ErrorKind::CommitUnknown, ErrorKind::PartlyCommitted, ErrorKind::FenceLost];
+        for kind in never {
+            let policy = RetryPolicy::none().with(kind, Budget::new(5));
+            assert_eq!(policy.budget(kind), None);
+        }
     }
 }

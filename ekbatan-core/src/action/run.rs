@@ -131,7 +131,8 @@ impl<A: Action, O: Send> Call<'_, A, O> {
         let mut spent = BTreeMap::<ErrorKind, u32>::new();
         let mut running = Running { call: self, returned: None };
         loop {
-            Span::current().record("ekbatan.action.retry.count", running.call.attempt.number - 1);
+            let retries = spent.values().sum::<u32>();
+            Span::current().record("ekbatan.action.retry.count", retries);
             let mut error = match executor.strategies.attempt(chosen.as_mut(), &mut running).await {
                 Ok(committed) => {
                     let Some(Ok(output)) = running.returned else {
@@ -165,9 +166,6 @@ impl<A: Action, O: Send> Call<'_, A, O> {
                     MarkedWork::Delivery(handler) => ExecuteError::DeliveryLost { handler },
                     MarkedWork::Run(job) => ExecuteError::RunLost { job },
                 });
-            }
-            if kind == ErrorKind::PartlyCommitted {
-                return Err(running.with_own(error));
             }
             let retryable = match &error {
                 ExecuteError::Domain(KeptError) => {

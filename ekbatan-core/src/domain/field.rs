@@ -148,8 +148,14 @@ impl Field for f32 {
 
     fn from_value(value: Value) -> Result<Self, FieldError> {
         match value {
-            // The stored value came from an f32, so the conversion is exact.
-            Value::Float(value) => Ok(value as f32),
+            // Exact for what was stored from an f32. Other programs may have written a double,
+            // of which this is the nearest f32.
+            Value::Float(value) => match value as f32 {
+                narrow if narrow.is_infinite() && value.is_finite() => Err(FieldError::new(
+                    format!("the database holds {value}, which does not fit f32"),
+                )),
+                narrow => Ok(narrow),
+            },
             other => Err(FieldError::mismatch(Self::TYPE, &other)),
         }
     }
@@ -291,6 +297,15 @@ mod tests {
             error.to_string(),
             "column `age`: the database holds 256, which does not fit u8"
         );
+    }
+
+    #[test]
+    fn a_double_is_read_as_the_nearest_f32_unless_it_is_too_large() {
+        assert_eq!(f32::from_value(Value::Float(0.1)), Ok(0.1));
+        assert_eq!(f32::from_value(Value::Float(f64::INFINITY)), Ok(f32::INFINITY));
+        assert!(f32::from_value(Value::Float(f64::NAN)).unwrap().is_nan());
+        let reason = f32::from_value(Value::Float(-1e39)).unwrap_err().reason;
+        assert!(reason.contains("does not fit f32"), "{reason}");
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(crate) struct Dates {
 
 /// A value that is not stored yet, and the events of its creation.
 #[derive(Debug, Clone)]
-#[must_use = "a new value is stored only by `plan.add`"]
+#[must_use = "a new value is stored only by `add` of a plan or a repository"]
 pub struct New<T: Entity> {
     pub(crate) value: T,
     pub(crate) events: Vec<T::Event>,
@@ -153,7 +153,7 @@ impl<T> Deref for Stored<T> {
 
 /// A stored value after a change, and the events of that change.
 #[derive(Debug, Clone)]
-#[must_use = "a change is stored only by `plan.update`"]
+#[must_use = "a change is stored only by `update` or `delete` of a plan or a repository"]
 pub struct Changed<T: Entity> {
     /// The id that was read. A change must not modify it.
     pub(crate) id: T::Id,

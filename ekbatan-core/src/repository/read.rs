@@ -15,7 +15,7 @@ use crate::domain::{Entity, EntityId, Stored};
 use crate::shard::visit;
 
 /// A read that finds more rows than this by a condition reports none of them: its call is not about
-/// one of them.
+/// one of them. A stream, which is for many rows, reports none either.
 const MOST_REPORTED: usize = 16;
 
 impl<T: Entity> Repository<T> {
@@ -179,9 +179,6 @@ impl<T: Entity> Repository<T> {
         stream::try_unfold((self.clone(), rows), |(repository, mut rows)| async move {
             repository.settle_pending().await;
             let row = rows.next().await?;
-            if let Some(row) = &row {
-                repository.meet(row.value.id().uuid()).await;
-            }
             Ok(row.map(|row| (row, (repository, rows))))
         })
     }

@@ -14,7 +14,8 @@ use crate::shard::{Databases, Fencing, Shard, Shards};
 /// The rows of one table.
 ///
 /// Reads return rows that are not deleted. They use the primary unless [`Repository::on_replica`]
-/// is called, and a transaction only if [`Repository::within`] names it.
+/// is called, and a transaction only if [`Repository::within`] names it. Where to read is what the
+/// last such call says.
 ///
 /// If the rows are spread over shards, a read by id queries the one shard of the id. Every other
 /// read queries all shards, several concurrently, and returns rows in the order of the shards; pages
@@ -76,15 +77,18 @@ impl<T: Entity> Repository<T> {
     #[must_use]
     pub fn on_replica(mut self) -> Self {
         self.route = Route::Replica;
+        self.within = None;
         self.pending = None;
         self
     }
 
     /// Returns a repository that reads from the replica after it has applied a commit. If the replica
-    /// has not applied it after `patience`, the read goes to the primary.
+    /// has not applied it after `patience`, the read goes to the primary. A replica that does not answer takes up
+    /// to `connection-timeout` more.
     #[must_use]
     pub fn on_replica_after(mut self, commit: &CommitToken, patience: Duration) -> Self {
         self.route = Route::Replica;
+        self.within = None;
         self.pending = None;
         self.after = Some(Arc::new(After { token: commit.clone(), patience }));
         self
@@ -95,6 +99,7 @@ impl<T: Entity> Repository<T> {
     #[must_use]
     pub fn on_shard(mut self, shard: &Shard) -> Self {
         self.shards = Arc::new(Shards::only(shard.database()));
+        self.within = None;
         self.pending = None;
         self
     }

@@ -102,8 +102,10 @@ impl<T: Entity> Sharding<T> {
 pub(crate) enum Place {
     /// The default shard.
     Default,
-    /// This shard.
+    /// This shard, which a rule or a lookup names.
     On(ShardIdentifier),
+    /// The shard that the id names. The id of a row that is read may come from a client.
+    InId(ShardIdentifier),
     /// The result of the application's lookup.
     Ask(BoxFuture<'static, Result<Option<ShardIdentifier>, ShardError>>),
 }
@@ -142,7 +144,7 @@ impl<T: Entity> Placement for Typed<T> {
         }
         match &self.sharding.rule {
             Rule::Default => Ok(Place::Default),
-            Rule::Embedded => Ok(shard_of(id).map_or(Place::Default, Place::On)),
+            Rule::Embedded => Ok(shard_of(id).map_or(Place::Default, Place::InId)),
             Rule::ById(rule) => Ok(Place::On(rule(typed))),
             Rule::ByValue(_) => Err(ShardError::NotById { model: T::TABLE.model }),
         }
@@ -151,7 +153,7 @@ impl<T: Entity> Placement for Typed<T> {
     fn of_row(&self, id: Uuid, values: &[Value]) -> Result<Place, ShardError> {
         match &self.sharding.rule {
             Rule::Default => Ok(Place::Default),
-            Rule::Embedded => Ok(shard_of(id).map_or(Place::Default, Place::On)),
+            Rule::Embedded => Ok(shard_of(id).map_or(Place::Default, Place::InId)),
             Rule::ById(rule) => Ok(Place::On(rule(T::Id::from_uuid(id)))),
             Rule::ByValue(rule) => {
                 let mut values = values.to_vec();

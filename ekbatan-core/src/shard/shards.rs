@@ -77,7 +77,6 @@ impl Shards {
         let place = match self.placements.get(&T::TABLE.key()) {
             Some(placement) => placement.of_id(id)?,
             None => match of_kind(T::Id::CARRIES_SHARD, T::TABLE.model, id) {
-                Ok(Place::On(shard)) => return Ok(self.database(shard).map_or_else(no_row, Some)),
                 Err(error) => return Ok(no_row(error)),
                 Ok(place) => place,
             },
@@ -85,6 +84,7 @@ impl Shards {
         match place {
             Place::Default => Ok(Some(&self.default)),
             Place::On(shard) => self.database(shard).map(Some),
+            Place::InId(shard) => Ok(self.database(shard).map_or_else(no_row, Some)),
             Place::Ask(answer) => match answer.await? {
                 Some(shard) => self.database(shard).map(Some),
                 None => Ok(None),
@@ -106,7 +106,7 @@ impl Shards {
             None => of_kind(carries_shard, table.model, id)?,
         };
         match place {
-            Place::On(shard) => self.database(shard),
+            Place::On(shard) | Place::InId(shard) => self.database(shard),
             // Rows are never placed by a lookup.
             Place::Default | Place::Ask(_) => Ok(&self.default),
         }
@@ -141,7 +141,7 @@ fn no_row<R>(error: ShardError) -> Option<R> {
 fn of_kind(carries_shard: bool, model: &'static str, id: Uuid) -> Result<Place, ShardError> {
     match (carries_shard, shard_of(id)) {
         (false, _) => Ok(Place::Default),
-        (true, Some(shard)) => Ok(Place::On(shard)),
+        (true, Some(shard)) => Ok(Place::InId(shard)),
         (true, None) => Err(ShardError::NoShardInId { model, id }),
     }
 }

@@ -8,6 +8,8 @@ use std::time::Duration;
 
 /// The time in which a count halves.
 const HALF_LIFE: Duration = Duration::from_secs(1);
+/// How far the clock of a caller may be behind that of another one, in milliseconds.
+const MOST_BEHIND: u32 = 60_000;
 const ROWS: usize = 2;
 /// The cells of a row: 256 KiB for all rows. A thousand conflicts a second, each on another
 /// key, make no key look hot.
@@ -42,8 +44,8 @@ impl DecayingCount {
 
     fn unpack(word: u64, now: Duration) -> Self {
         let age = (now.as_millis() as u32).wrapping_sub(word as u32);
-        // Another thread may have stored a later time; the age is zero then.
-        let age = if age > u32::MAX / 2 { 0 } else { age };
+        // Another thread may have stored a time that is a little later; the age is zero then.
+        let age = if age > u32::MAX - MOST_BEHIND { 0 } else { age };
         let at = now.saturating_sub(Duration::from_millis(age.into()));
         Self { value: f32::from_bits((word >> 32) as u32), at }
     }
@@ -81,5 +83,28 @@ impl ConflictSketch {
             counted.value
         })
         .fold(f32::INFINITY, f32::min)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const DAY: Duration = Duration::from_secs(86_400);
+
+    #[test]
+    fn a_count_stays_old_for_as_long_as_its_time_can_tell() {
+        let word = DecayingCount::new(8.0, DAY).pack();
+        for days in [1, 25, 30, 49] {
+            let now = DAY * (days + 1);
+            assert_eq!(DecayingCount::unpack(word, now).at(now), 0.0, "after {days} days");
+        }
+    }
+
+    #[test]
+    fn a_count_of_a_later_time_is_fresh() {
+        let word = DecayingCount::new(8.0, DAY).pack();
+        let now = DAY - Duration::from_secs(1);
+        assert_eq!(DecayingCount::unpack(word, now).at(now), 8.0);
     }
 }

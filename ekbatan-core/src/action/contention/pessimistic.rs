@@ -16,16 +16,27 @@ use crate::db::Committed;
 use crate::domain::LockKey;
 use crate::shard::Fencing;
 
-/// Runs one attempt under leases. Once the call is committed and before its effects are
-/// waited for, calls `release` and starts to release the leases.
+/// Runs one attempt under the leases of the keys.
 pub(super) async fn pessimistic(
     leases: Option<&dyn Leases>,
     call: &mut dyn Perform,
     keys: &[LockKey],
     options: &Pessimistic,
+) -> Result<Committed, AttemptError> {
+    let held = take_leases(leases, call.attempt(), keys, options).await?;
+    under_leases(call, held, || ()).await
+}
+
+/// The leases of a call, and the fences that they give it.
+pub(super) type TakenLeases = (Vec<Box<dyn HeldLease>>, Option<Arc<Fencing>>);
+
+/// Runs one attempt under leases. Starts to release them and calls `release` together, as
+/// [`commit`](crate::action::commit::commit) says.
+pub(super) async fn under_leases(
+    call: &mut dyn Perform,
+    (mut held, fencing): TakenLeases,
     release: impl FnOnce() + Send,
 ) -> Result<Committed, AttemptError> {
-    let (mut held, fencing) = take_leases(leases, call.attempt(), keys, options).await?;
     call.attempt().fencing = fencing;
     let release_all = || {
         release();
@@ -41,12 +52,12 @@ pub(super) async fn pessimistic(
 
 /// Waits for the leases on keys, one after another. All calls take them in the same order, so
 /// that no two calls wait for each other.
-async fn take_leases(
+pub(super) async fn take_leases(
     leases: Option<&dyn Leases>,
     attempt: &Attempt,
     keys: &[LockKey],
     options: &Pessimistic,
-) -> Result<(Vec<Box<dyn HeldLease>>, Option<Arc<Fencing>>), AttemptError> {
+) -> Result<TakenLeases, AttemptError> {
     let (asked, mut held, mut fencing) = (Instant::now(), Vec::new(), None);
     for key in keys.iter().collect::<BTreeSet<_>>() {
         let wait = options.wait.saturating_sub(asked.elapsed());

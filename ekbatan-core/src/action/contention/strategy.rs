@@ -166,7 +166,7 @@ impl Strategies {
             !chosen.learns && (keys.len() > 1 || !matches!(strategy, Contention::Coalesced(_)));
         let answer = match strategy {
             Contention::Pessimistic(options) => {
-                Box::pin(pessimistic(leases, call, keys, &options, || ())).await
+                Box::pin(pessimistic(leases, call, keys, &options)).await
             }
             Contention::Coalesced(options) => {
                 Box::pin(coalesced(&self.coalescer, leases, call, key, options)).await

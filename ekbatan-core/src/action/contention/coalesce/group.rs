@@ -106,8 +106,11 @@ impl Coalescer {
     /// Puts calls back in their old places. Returns the guard if the key was free.
     fn put_back(self: &Arc<Self>, key: &LockKey, places: Vec<QueuePlace>) -> Option<GroupGuard> {
         let options = places.first()?.request.options;
-        let turn = self.queues.put_back(key, places)?;
-        Some(self.open(key, turn, options))
+        let turn = self.queues.put_back(key, places);
+        // They may wait for a call that entered when nobody waited. A task that ends looks at the
+        // queues once more, so this comes after the calls are there.
+        self.watch_turns();
+        Some(self.open(key, turn?, options))
     }
 
     fn open(self: &Arc<Self>, key: &LockKey, turn: CurrentTurn, options: Coalesced) -> GroupGuard {

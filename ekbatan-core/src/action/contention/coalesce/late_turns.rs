@@ -2,8 +2,8 @@
 //!
 //! A call runs in the task of its caller, and nothing makes a caller poll it: a call can be kept
 //! in a `select!` whose other branch awaits a second call on the same key, or its `perform` can
-//! await a spawned call on that key. Such a call would keep its turn for ever, so a task looks
-//! after all turns of an executor while calls hold keys.
+//! await a spawned call on that key. Such a call would keep its turn for ever. So once a call has to
+//! wait, a task looks after all turns of the executor, until no call holds a key.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

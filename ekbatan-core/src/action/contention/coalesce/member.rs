@@ -2,7 +2,6 @@
 //! joins the group, and returns once the group is committed.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use tokio::sync::oneshot;
 use tokio::time::Instant;
@@ -10,10 +9,10 @@ use tokio::time::Instant;
 use super::group::{Coalescer, GroupGuard, MemberOutcome, QueuePlace};
 use super::group_commit::{GroupOutcome, GroupRequest, Member, RunMode};
 use super::guard::{GroupView, Standing};
-use crate::action::commit::{commit, raise_fences};
+use crate::action::commit::{COMMIT_STOPPED, commit, raise_fences};
 use crate::action::contention::perform::{Perform, Performed, optimistic};
-use crate::action::contention::pessimistic::{pessimistic, take_lease};
-use crate::action::contention::{Coalesced, Leases, Pessimistic};
+use crate::action::contention::pessimistic::{take_lease, take_leases, under_leases};
+use crate::action::contention::{Coalesced, LeaseError, Leases, Pessimistic};
 use crate::action::deadline::DeadlinePassed;
 use crate::action::error::AttemptError;
 use crate::action::shard_batches::{Planned, ShardBatch};
@@ -157,14 +156,16 @@ impl CoalescedCall<'_> {
             // An earlier holder may have left a lease, and this call would wait for it forever.
             drop(guard.take_lease());
         }
-        let release = || drop(guard);
-        match self.options.lease {
-            Some(lease) => {
-                let key = std::slice::from_ref(self.key);
-                pessimistic(self.leases, self.call, key, &lease, release).await
-            }
-            None => optimistic(self.call, release).await,
-        }
+        let Some(lease) = self.options.lease else {
+            return optimistic(self.call, || drop(guard)).await;
+        };
+        let restart_turn = |bound| guard.as_ref().is_none_or(|guard| guard.restart_turn(bound));
+        // The wait for the lease does not count.
+        restart_turn(self.options.turn.saturating_add(lease.wait));
+        let key = std::slice::from_ref(self.key);
+        let held = take_leases(self.leases, self.call.attempt(), key, &lease).await?;
+        restart_turn(self.options.turn);
+        under_leases(self.call, held, || drop(guard)).await
     }
 
     /// Runs on the rows that the members stage, and joins them.
@@ -234,7 +235,8 @@ impl CoalescedCall<'_> {
         let options = Pessimistic { wait, ..options };
         // The next member would have to wait for the lease as well.
         guard.restart_turn(self.options.turn.saturating_add(wait));
-        let (lease, fencing) = take_lease(self.leases, attempt, self.key, &options, None).await?;
+        let taken = take_lease(self.leases, attempt, self.key, &options, None).await;
+        let (lease, fencing) = taken.map_err(|error| busy_since(self.entered, error))?;
         guard.restart_turn(self.options.turn);
         attempt.fencing = Some(fencing.clone());
         guard.set_lease(lease, fencing);
@@ -398,7 +400,7 @@ impl CoalescedCall<'_> {
         if guard.join(member, batch, pending) {
             NextStep::Joined(waiting, Joined { result, writes })
         } else {
-            // The turn was lost in this moment.
+            // In this moment the turn was lost, or a repository has sealed the group.
             NextStep::RunAlone
         }
     }
@@ -424,11 +426,9 @@ impl CoalescedCall<'_> {
         let unknown = |why: String| ExecuteError::CommitUnknown { action, why };
         match attempt.deadline.bound(waiting).await {
             Ok(Ok(outcome)) => Ok(outcome),
-            Ok(Err(_)) if writes => {
-                Err(unknown("the task that committed it was stopped".to_owned()))
-            }
+            Ok(Err(_)) if writes => Err(unknown(COMMIT_STOPPED.to_owned())),
             Ok(Err(_)) => Err(stopped()),
-            Err(DeadlinePassed(after)) if writes => Err(unknown(passed_during_commit(after))),
+            Err(passed) if writes => Err(unknown(passed.during_commit())),
             Err(passed) => Err(passed.into()),
         }
     }
@@ -470,8 +470,14 @@ impl CoalescedCall<'_> {
     }
 }
 
-fn passed_during_commit(after: Duration) -> String {
-    format!("the deadline of {after:?} passed while the commit was on its way")
+/// Lets the error of a lease that was not free name the whole wait, also that in the queue.
+fn busy_since(entered: Instant, error: AttemptError) -> AttemptError {
+    match error {
+        ExecuteError::Lease(LeaseError::Busy { key, .. }) => {
+            LeaseError::Busy { key, waited: entered.elapsed() }.into()
+        }
+        other => other,
+    }
 }
 
 fn stopped() -> AttemptError {
