@@ -30,6 +30,7 @@ pages! {
     configuration = "../docs/src/configuration.md",
     production = "../docs/src/production.md",
     operations = "../docs/src/operations.md",
+    settlement = "../docs/src/settlement.md",
     testing = "../docs/src/testing.md",
     coming_from_java = "../docs/src/coming-from-java.md",
 }

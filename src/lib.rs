@@ -42,7 +42,7 @@
 //! ```
 //!
 //! `examples/wallet` in the repository has the model, its events and its migrations; the guide
-//! in `docs/` explains them line by line.
+//! in `docs/` explains models, actions and migrations.
 //!
 //! # Modules
 //!

@@ -32,6 +32,7 @@ pub(crate) fn derive(input: &DeriveInput, root: &TokenStream) -> syn::Result<Tok
         return errors.finish(TokenStream::new());
     };
     reject_generics("Event", input, &mut errors);
+    Keys::read(&input.attrs, "event", &[], &mut errors);
     reject_tagging(&input.attrs, &mut errors);
     if data.variants.is_empty() {
         errors.at(

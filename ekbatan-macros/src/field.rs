@@ -13,6 +13,7 @@ pub(crate) fn derive(input: &DeriveInput, root: &TokenStream) -> syn::Result<Tok
     let ident = &input.ident;
     let mut errors = Errors::default();
     reject_generics("Field", input, &mut errors);
+    Keys::read(&input.attrs, "field", &[], &mut errors);
     let code = match &input.data {
         Data::Enum(data) => {
             TextEnum::read(ident, data, "field", None, &mut errors).field_impls(root)
@@ -33,7 +34,6 @@ fn newtype(
     errors: &mut Errors,
 ) -> TokenStream {
     let ident = &input.ident;
-    Keys::read(&input.attrs, "field", &[], errors);
     let members: Vec<Member> = data.fields.members().collect();
     let (Some(field), [member]) = (data.fields.iter().next(), members.as_slice()) else {
         errors.at(

@@ -4,7 +4,7 @@ use proc_macro2::TokenStream;
 use quote::quote;
 use syn::{Data, DeriveInput};
 
-use crate::attributes::reject_generics;
+use crate::attributes::{Keys, reject_generics};
 use crate::errors::Errors;
 use crate::text_enum::TextEnum;
 
@@ -25,6 +25,7 @@ pub(crate) fn derive(input: &DeriveInput, root: &TokenStream) -> syn::Result<Tok
         return errors.finish(TokenStream::new());
     };
     reject_generics("State", input, &mut errors);
+    Keys::read(&input.attrs, "state", &[], &mut errors);
     let states = TextEnum::read(ident, data, "state", Some(MAX_STATE_CHARS), &mut errors);
 
     let field_impls = states.field_impls(root);

@@ -124,7 +124,7 @@ impl NatsBroker {
         self
     }
 
-    /// Trusts the certificates of a file.
+    /// Encrypts, and trusts the certificates of a file.
     #[must_use]
     pub fn root_certificate(mut self, file: impl Into<PathBuf>) -> Self {
         self.settings.root_certificate = Some(file.into());

@@ -56,12 +56,17 @@ impl Settings {
         self.addresses().into_iter().map(without_login).collect::<Vec<_>>().join(",")
     }
 
+    /// Without encryption the root certificate would have no effect.
+    fn encrypts(&self) -> bool {
+        self.requires_tls || self.root_certificate.is_some()
+    }
+
     pub(crate) async fn options(&self) -> Result<ConnectOptions, NatsError> {
         let options = ConnectOptions::new()
             .name("ekbatan")
             .connection_timeout(self.ack_timeout)
             .request_timeout(Some(self.ack_timeout))
-            .require_tls(self.requires_tls)
+            .require_tls(self.encrypts())
             // A client that connects again by itself sends what it has queued. That may be much later,
             // when another node has sent it and more. So it tries each address once; it has no setting
             // for less. Then it is over.
@@ -88,17 +93,29 @@ impl Settings {
 mod tests {
     use super::*;
 
-    #[test]
-    fn no_login_is_shown() {
-        let settings = Settings {
-            url: "nats://alice:secret@a:4222, b:4222,bob:word@c".to_owned(),
+    fn settings(url: &str) -> Settings {
+        Settings {
+            url: url.to_owned(),
             login: Login::ByAddress,
             root_certificate: None,
             requires_tls: false,
             stream: "s".to_owned(),
             create: None,
             ack_timeout: Duration::from_secs(1),
-        };
+        }
+    }
+
+    #[test]
+    fn a_root_certificate_encrypts() {
+        assert!(!settings("nats://a").encrypts());
+        let root_certificate = Some("ca.pem".into());
+        assert!(Settings { root_certificate, ..settings("nats://a") }.encrypts());
+        assert!(Settings { requires_tls: true, ..settings("nats://a") }.encrypts());
+    }
+
+    #[test]
+    fn no_login_is_shown() {
+        let settings = settings("nats://alice:secret@a:4222, b:4222,bob:word@c");
         assert_eq!(settings.shown(), "nats://a:4222,b:4222,c");
     }
 }

@@ -42,7 +42,8 @@ impl Settings {
             uri.authority.userinfo.username.clone_from(user);
             uri.authority.userinfo.password.clone_from(password);
         }
-        if self.requires_tls {
+        // Without encryption the root certificate would have no effect.
+        if self.requires_tls || self.root_certificate.is_some() {
             uri.scheme = AMQPScheme::AMQPS;
         }
         // A connection over which nothing comes is noticed.
@@ -59,5 +60,30 @@ impl Settings {
         };
         let cert_chain = self.root_certificate.as_ref().map(read).transpose()?;
         Ok(OwnedTLSConfig { identity: None, cert_chain })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn scheme(requires_tls: bool, root_certificate: Option<&str>) -> AMQPScheme {
+        let settings = Settings {
+            url: "amqp://h".to_owned(),
+            login: None,
+            requires_tls,
+            root_certificate: root_certificate.map(PathBuf::from),
+            exchange: String::new(),
+            most_bytes: 1,
+            ack_timeout: Duration::from_secs(1),
+        };
+        settings.uri().unwrap().scheme
+    }
+
+    #[test]
+    fn a_root_certificate_encrypts() {
+        assert_eq!(scheme(false, None), AMQPScheme::AMQP);
+        assert_eq!(scheme(true, None), AMQPScheme::AMQPS);
+        assert_eq!(scheme(false, Some("ca.pem")), AMQPScheme::AMQPS);
     }
 }

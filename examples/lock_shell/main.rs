@@ -48,7 +48,7 @@ struct ShellArgs {
     /// A configuration file, instead of --url.
     #[arg(long, conflicts_with_all = ["provider", "url", "strategy", "namespace", "zone"])]
     config: Option<PathBuf>,
-    /// As in `lock-config`: in-process, postgres, redis or etcd.
+    /// As in `lock-config`: in-process, postgres, mysql, mariadb, sqlite, redis or etcd.
     #[arg(long, required_unless_present_any = ["config", "url"])]
     provider: Option<String>,
     /// The URL of the server.

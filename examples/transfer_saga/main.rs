@@ -2,8 +2,8 @@
 //! commit one after the other, and one that undoes the first.
 //!
 //! The program sends money from Poland to Mexico while the receiver takes her time: some of the
-//! offers are accepted, some expire, and with some both happens at once. Kill it while it runs and
-//! start it again: it goes on, and no money is lost.
+//! offers are accepted, some expire, and with some both happens at once. Kill it while it runs with
+//! `--config` and start it again: it goes on, and no money is lost.
 
 mod migrations;
 mod receiver;
@@ -101,7 +101,7 @@ async fn run(args: TransferSagaArgs) -> Result<(), Failure> {
         .await?;
 
     println!(
-        "2. Sending 1.00 from Poland to Mexico {} times; kill me and start again.",
+        "2. Sending 1.00 from Poland to Mexico {} times; with --config, kill me and start again.",
         args.transfers
     );
     let open_for = Duration::from_millis(args.open_for);
@@ -122,7 +122,7 @@ async fn run(args: TransferSagaArgs) -> Result<(), Failure> {
     }?;
     node.drain(Duration::from_secs(30)).await;
 
-    let in_wallets = report(&databases).await?;
+    let in_wallets = report(&databases, &[anna, carmen]).await?;
     databases.close().await;
     if in_wallets == BALANCE + BALANCE { Ok(()) } else { Err("money was lost or made".into()) }
 }
@@ -170,8 +170,9 @@ async fn answer(executor: &ActionExecutor, open_for: Duration) -> Result<(), Fai
     }
 }
 
-/// Prints how the transfers have ended. Returns the sum of the balances.
-async fn report(databases: &Databases) -> Result<Decimal, Failure> {
+/// Prints how the transfers have ended. Returns the sum of these balances. The databases may have more
+/// wallets, of the example `sharded_wallet`.
+async fn report(databases: &Databases, wallets: &[ShardedId<Wallet>]) -> Result<Decimal, Failure> {
     let transfers = databases.repository::<Transfer>();
     let completed = transfers.count_where(Transfer::STATE.eq(TransferState::Completed)).await?;
     let returned = transfers.count_where(Transfer::STATE.eq(TransferState::Returned)).await?;
@@ -179,7 +180,7 @@ async fn report(databases: &Databases) -> Result<Decimal, Failure> {
     let accepted = offers.count_where(Offer::STATE.eq(OfferState::Accepted)).await?;
     let withdrawn = offers.count_where(Offer::STATE.eq(OfferState::Withdrawn)).await?;
     println!("4. {accepted} offers were accepted and {withdrawn} withdrawn.");
-    let wallets = databases.repository::<Wallet>().find_all().await?;
+    let wallets = databases.repository::<Wallet>().find_by_ids(wallets).await?;
     for wallet in &wallets {
         println!("   {:<8} {:>9}", wallet.owner, wallet.balance);
     }

@@ -10,7 +10,7 @@ use crate::receiver::{MakeOffer, OfOffer, Offering, WithdrawOffer};
 use crate::sender::{CompleteTransfer, OfTransfer, ReturnMoney};
 use crate::transfer::{OfferError, OfferEvent, TransferError, TransferEvent};
 
-/// Tells the shard of the receiver what a transfer has come to.
+/// Sends each change of a transfer to the receiver's shard.
 pub struct TellReceiver;
 
 impl EventHandler for TellReceiver {

@@ -1,4 +1,4 @@
-//! A transfer and its offer: the two rows of which each shard has one.
+//! The sender's shard stores the transfer, the receiver's shard the offer.
 //!
 //! ```text
 //! transfer, with the sender                  offer, with the receiver

@@ -177,3 +177,26 @@ fn what_cannot_work_is_refused_with_its_place() {
     let expected = ["claimed-at-once", "swept-at-once", "retention.keys", "retention.rows-at-once"];
     assert_eq!(paths, expected.map(|key| format!("ekbatan.events.{key}")));
 }
+
+#[test]
+fn times_are_bounded_in_code_too() {
+    let mut events = EventsConfig::default();
+    (events.longest_retry, events.max_age) = (Duration::MAX, Duration::MAX);
+    let ages = &mut events.retention;
+    (ages.events, ages.dead_letters) = (Some(Duration::MAX), Some(Duration::MAX));
+    (ages.keys, ages.inbox, ages.every) = (Some(Duration::MAX), Some(Duration::MAX), Duration::MAX);
+    let error = EkbatanConfig::single("sqlite:a").events(events).check().unwrap_err();
+    let found: Vec<(&str, &str)> =
+        error.problems().iter().map(|problem| (&*problem.path, &*problem.message)).collect();
+    let (age, time) = ("is too long; at most 36500d", "is too long; at most 24d");
+    let expected = [
+        ("ekbatan.events.longest-retry", time),
+        ("ekbatan.events.max-age", age),
+        ("ekbatan.events.retention.events", age),
+        ("ekbatan.events.retention.dead-letters", age),
+        ("ekbatan.events.retention.keys", age),
+        ("ekbatan.events.retention.inbox", age),
+        ("ekbatan.events.retention.every", time),
+    ];
+    assert_eq!(found, expected);
+}

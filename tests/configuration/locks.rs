@@ -44,6 +44,9 @@ fn locks_use_the_primary_unless_they_have_a_url() {
     assert!(server.password.is_some());
     assert_eq!(server.tls_mode, Some(TlsMode::Require));
 
+    // A first pause above the default of the longest one is the only one.
+    assert_eq!(locks("retry-sleep: 10s").retry_sleep.0, Duration::from_secs(10));
+
     let other = locks("url: 'redis://cache', term: 15s, namespace: shop, zone: eu");
     assert_eq!(other.provider, LockProviderKind::Redis);
     assert_eq!((&*other.namespace, &*other.zone), ("shop", "eu"));
@@ -138,12 +141,18 @@ fn an_invalid_value_says_what_to_write() {
         ("strategy: session, term: 15s", "term", "or write `strategy: lease`"),
         ("strategy: session, grants: asynchronous", "grants", "leases in PostgreSQL only"),
         ("url: 'redis://cache', grants: asynchronous", "grants", "leases in PostgreSQL only"),
+        (
+            "retry-sleep: 10s, max-retry-sleep: 1s",
+            "max-retry-sleep",
+            "is less than retry-sleep, which is 10s",
+        ),
+        ("max-retry-sleep: 1ms", "max-retry-sleep", "is less than retry-sleep, which is 50ms"),
         ("grants: maybe", "grants", "asynchronous"),
         ("namespace: shop", "namespace", "has no meaning for postgres"),
         ("url: 'redis://h', namespace: 'a{b'", "namespace", "contains `{`"),
         ("zone: 'a#b'", "zone", "contains `#`"),
         ("zone: ' '", "zone", "is blank"),
-        ("maximum-pool-size: 0", "maximum-pool-size", "of at least 1"),
+        ("maximum-pool-size: 0", "maximum-pool-size", "from 1 to 4294967295"),
         ("zome: eu", "zome", "did you mean `zone`?"),
     ] {
         let (at, message) = refused(POSTGRES, keys);
@@ -188,6 +197,10 @@ fn the_same_rules_apply_to_code() {
     let config = EkbatanConfig::single("postgres://h/d");
     let good = LockConfig::of(LockProviderKind::Postgres).strategy(LockStrategy::Session);
     config.clone().locks(good).check().unwrap();
+    let bad = LockConfig::default().retry_sleep(Duration::MAX, Duration::MAX);
+    let error = config.clone().locks(bad).check().unwrap_err();
+    let paths: Vec<_> = error.problems().iter().map(|p| p.path.rsplit('.').next()).collect();
+    assert_eq!(paths, [Some("retry-sleep"), Some("max-retry-sleep")], "{error}");
     let bad = LockConfig::of(LockProviderKind::Redis).zone("").term(Duration::ZERO);
     let error = config.locks(bad).check().unwrap_err();
     let paths: Vec<_> = error.problems().iter().map(|p| p.path.rsplit('.').next()).collect();

@@ -22,7 +22,7 @@ fn a_problem_names_its_file_and_line() {
         error.to_string(),
         format!(
             "the configuration has a problem:\n  ekbatan.configs.primary-config.lanes = \"0\": \
-             expected a whole number of at least 1 ({}, line 5)",
+             expected a whole number from 1 to 4294967295 ({}, line 5)",
             file.path().display()
         )
     );
@@ -58,8 +58,8 @@ fn a_variable_of_the_environment_and_code_are_named_as_sources() {
         .unwrap_err();
     let text = error.to_string();
     for line in [
-        "ekbatan.configs.primary-config.lanes = \"none\": expected a whole number of at least 1 (environment, EKBATAN_CONFIGS_PRIMARY_CONFIG_LANES)",
-        "ekbatan.configs.primary-config.fold-limit = \"-1\": expected a whole number of at least 1 (code)",
+        "ekbatan.configs.primary-config.lanes = \"none\": expected a whole number from 1 to 4294967295 (environment, EKBATAN_CONFIGS_PRIMARY_CONFIG_LANES)",
+        "ekbatan.configs.primary-config.fold-limit = \"-1\": expected a whole number from 1 to 4294967295 (code)",
         "ekbatan.configs.primary-config.fold-limits: there is no key `fold-limits`; did you mean `fold-limit`? (code)",
     ] {
         assert!(text.contains(line), "{text}");

@@ -161,7 +161,7 @@ fn behaviour_63_bad_pool_numbers_and_a_low_leak_threshold_are_reported() {
         (
             "maximum-pool-size: 0",
             "maximum-pool-size",
-            "= \"0\": expected a whole number of at least 1",
+            "= \"0\": expected a whole number from 1 to 4294967295",
         ),
         ("maximum-pool-size: -1", "maximum-pool-size", "= \"-1\": expected a whole number"),
         ("maximum-pool-size: 2.5", "maximum-pool-size", "= \"2.5\": expected a whole number"),
@@ -176,9 +176,14 @@ fn behaviour_63_bad_pool_numbers_and_a_low_leak_threshold_are_reported() {
         ("lanes: 4294967295", "lanes", "is too many; at most 100000"),
         ("minimum-idle: 11", "minimum-idle", "= \"11\": exceeds maximum-pool-size, which is 10"),
         ("maximum-pool-size: x, minimum-idle: 11", "maximum-pool-size", "a whole number"),
-        ("lanes: 0", "lanes", "of at least 1"),
-        ("fold-limit: 0", "fold-limit", "of at least 1"),
-        ("queue-limit: 0", "queue-limit", "of at least 1"),
+        ("lanes: 0", "lanes", "from 1 to 4294967295"),
+        ("fold-limit: 0", "fold-limit", "from 1 to 4294967295"),
+        ("queue-limit: 0", "queue-limit", "from 1 to 4294967295"),
+        (
+            "queue-limit: 5000000000",
+            "queue-limit",
+            "= \"5000000000\": expected a whole number from 1 to 4294967295",
+        ),
         ("leak-detection-threshold: 1999", "leak-detection-threshold", "is too short; at least 2s"),
         ("leak-detection-threshold: -1", "leak-detection-threshold", "is not a duration"),
         ("max-lifetime: 29s", "max-lifetime", "is too short; at least 30s"),
@@ -299,6 +304,33 @@ fn ambiguous_shards_are_reported() {
             "is already the event log of ekbatan.sharding.groups[0].members[0].configs.primary-config on the same server",
         ),
     ]);
+}
+
+#[test]
+fn databases_that_parameters_or_users_tell_apart_are_two_shards() {
+    let shards = |one: &str, other: &str| {
+        let member = |number: &str, database: &str| {
+            format!("{{member: {number}, configs: {{primary-config: {{{database}}}}}}}")
+        };
+        let members = format!("{}, {}", member("0", one), member("1", other));
+        sharding(&format!("groups: [{}]", group("0", &members)))
+    };
+    for (one, other) in [
+        ("url: 'postgres://db/?dbname=europe'", "url: 'postgres://db/?dbname=america'"),
+        ("url: 'postgres://db/shop?port=5433'", "url: 'postgres://db/shop'"),
+        ("url: 'postgres://a@db'", "url: 'postgres://b@db'"),
+        ("url: 'postgres://db', username: a", "url: 'postgres://db', username: b"),
+        ("url: 'mysql://db/a?socket=/run/1'", "url: 'mysql://db/a?socket=/run/2'"),
+    ] {
+        assert!(load(&shards(one, other)).is_ok(), "{one}, {other}");
+    }
+    let url = "ekbatan.sharding.groups[0].members[1].configs.primary-config.url";
+    for (one, other) in [
+        ("url: 'postgres://db/a?dbname=shop'", "url: 'postgres://x@db/shop'"),
+        ("url: 'postgres://db', username: shop", "url: 'postgres://db/shop'"),
+    ] {
+        each(&[(&shards(one, other), url, "is already the database of")]);
+    }
 }
 
 #[test]

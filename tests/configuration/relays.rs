@@ -56,12 +56,15 @@ fn every_key_is_read_in_every_spelling() {
 }
 
 #[test]
-fn an_address_may_name_several_servers_and_logins() {
+fn an_address_may_name_several_servers_logins_and_encryption() {
     for relay in [
         "broker: nats, stream: s, url: 'nats://u:p@h:4222,tls://v:p%2Fw@[::1]:4222, i'",
         "broker: nats, stream: s, url: 'nats://token@h'",
         "broker: rabbitmq, url: 'amqp://u:p,w@h:5672/%2Fvhost?heartbeat=10'",
         "broker: kafka, url: 'kafka://h:9092,i:9092'",
+        "broker: rabbitmq, url: 'amqp://h', tls: false",
+        "broker: rabbitmq, url: 'amqp://h', tls-root-cert: ca.pem",
+        "broker: nats, stream: s, url: 'tls://h', tls: true, tls-root-cert: ca.pem",
     ] {
         assert_eq!(relays(&format!("{{name: a, {relay}}}")).len(), 1, "{relay}");
     }
@@ -115,6 +118,21 @@ fn what_cannot_work_is_refused_with_its_place() {
             "is given without `username`",
         ),
         (
+            "{name: a, broker: rabbitmq, url: 'amqps://h', tls: false}",
+            "relay[0].tls",
+            "contradicts the address, which encrypts",
+        ),
+        (
+            "{name: a, broker: nats, url: 'nats://h, tls://i', stream: s, tls: false}",
+            "relay[0].tls",
+            "contradicts the address, which encrypts",
+        ),
+        (
+            "{name: a, broker: kafka, url: 'kafka://h', tls: false, tls-root-cert: ca.pem}",
+            "relay[0].tls",
+            "contradicts `tls-root-cert`, which encrypts; remove one of the two",
+        ),
+        (
             "{name: a, broker: in-process, topic: 'a.{mode}'}",
             "relay[0].topic",
             "has the place `{mode}`",
@@ -132,7 +150,7 @@ fn what_cannot_work_is_refused_with_its_place() {
             "relay[0].longest-retry",
             "at most 1d",
         ),
-        ("{name: a, broker: in-process, max-attempts: 0}", "relay[0].max-attempts", "at least 1"),
+        ("{name: a, broker: in-process, max-attempts: 0}", "relay[0].max-attempts", "from 1 to"),
         ("{name: a, broker: in-process, models: []}", "relay[0].models", "has an empty entry"),
         ("{name: a, broker: in-process, events: 'A,,B'}", "relay[0].events", "has an empty entry"),
         ("{name: a, broker: in-process, models: 7}", "relay[0].models", "expected a list of texts"),

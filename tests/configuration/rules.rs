@@ -114,6 +114,22 @@ fn times_are_bounded() {
 }
 
 #[test]
+fn counts_and_sizes_are_bounded() {
+    type Setter = fn(DataSourceConfig, usize) -> DataSourceConfig;
+    let set: [(&str, Setter); 4] = [
+        ("fold-limit", DataSourceConfig::fold_limit),
+        ("queue-limit", DataSourceConfig::queue_limit),
+        ("max-row-bytes", DataSourceConfig::max_row_bytes),
+        ("max-commit-bytes", DataSourceConfig::max_commit_bytes),
+    ];
+    for (key, set) in set {
+        let error = EkbatanConfig::from(set(postgres("a"), usize::MAX)).check().unwrap_err();
+        let message = error.to_string();
+        assert!(message.contains(key) && message.contains("is too many; at most"), "{message}");
+    }
+}
+
+#[test]
 fn behaviour_61_the_default_shard_must_be_one_of_the_shards() {
     let error =
         EkbatanConfig::single("sqlite:a.db").default_shard(shard(1, 0)).check().unwrap_err();

@@ -82,6 +82,19 @@ fn the_summary_lists_every_page_of_the_guide() {
 }
 
 #[test]
+fn every_page_of_the_guide_with_rust_is_compiled() {
+    let compiled = fs::read_to_string(root().join("src/guide.rs")).unwrap();
+    let is_left_out = |page: &PathBuf| {
+        let name = page.file_name().unwrap().to_string_lossy();
+        fs::read_to_string(page).unwrap().contains("\n```rust")
+            && !compiled.contains(&format!("/docs/src/{name}\""))
+    };
+    let pages = documents(&root().join("docs/src"));
+    let left_out: Vec<PathBuf> = pages.into_iter().filter(is_left_out).collect();
+    assert!(left_out.is_empty(), "src/guide.rs leaves out {left_out:?}");
+}
+
+#[test]
 fn every_test_that_a_list_names_exists() {
     let folders = ["tests", "models/tests"].map(|folder| root().join(folder));
     let mut missing = Vec::new();

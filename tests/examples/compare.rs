@@ -77,11 +77,16 @@ async fn compare_spreads_tasks_over_processes_on_a_given_postgres() {
 
 #[test]
 fn compare_names_conflicting_arguments() {
-    let cases: [(&[&str], &[&str]); 6] = [
+    let cases: [(&[&str], &[&str]); 8] = [
         (&["--database", "oracle"], &["--database \"oracle\"", "postgres"]),
         (&["--lock", "postgres"], &["--lock postgres", "sqlite", "--lock process"]),
         (&["--delay-us", "5"], &["--delay-us 5", "SQLite"]),
         (&["--tasks", "2", "--processes", "3"], &["--tasks 2", "--processes 3", "raise"]),
+        (&["--tasks", "2", "--processes", "2"], &["--lock process", "--lock redis"]),
+        (
+            &["--tasks", "2", "--processes", "2", "--strategy", "default,adaptive"],
+            &["--lock process", "--strategy adaptive", "--processes 2"],
+        ),
         (&["--tasks", "2,4,2"], &["--tasks names 2 twice"]),
         (&["--skew", "steep"], &["--skew", "steep", "between 0 and 5"]),
     ];

@@ -74,6 +74,15 @@ async fn mysql_and_mariadb() -> Pair {
     Pair::of(|_| urls)
 }
 
+#[test]
+fn transfer_saga_counts_its_own_wallets_only() {
+    let pair = Pair::files();
+    let others = Program::named("sharded_wallet").arg("--config");
+    others.arg(pair.folder.path().join("saga.yml")).run();
+    let (completed, returned) = pair.run(&["--transfers", "2", "--open-for", "10"]);
+    assert_eq!(completed + returned, 2);
+}
+
 /// The time of the receiver is over at once, and she answers at once.
 fn answers_race_with_timeouts(pair: &Pair) {
     let (completed, returned) = pair.run(&["--transfers", "60", "--open-for", "0"]);

@@ -10,7 +10,11 @@ pub(super) fn dialect(url: &str) -> Option<Dialect> {
     if !url.contains(':') {
         return None;
     }
-    match scheme(url).to_ascii_lowercase().as_str() {
+    dialect_of(scheme(url))
+}
+
+fn dialect_of(scheme: &str) -> Option<Dialect> {
+    match scheme.to_ascii_lowercase().as_str() {
         "sqlite" => Some(Dialect::Sqlite),
         "postgres" | "postgresql" => Some(Dialect::Postgres),
         "mysql" => Some(Dialect::MySql),
@@ -71,24 +75,57 @@ impl<'a> Parts<'a> {
         }
     }
 
-    /// The server and the database on it, or the file. Equal places hold the same data, whatever
-    /// the user and the parameters are.
-    pub(super) fn place(&self) -> String {
-        if self.scheme.eq_ignore_ascii_case("sqlite") {
+    /// The server and the database on it, or the file, in one spelling: equal places hold the same
+    /// data. `username` is the user that a key beside the address names.
+    pub(super) fn place(&self, username: Option<&str>) -> String {
+        if dialect_of(self.scheme) == Some(Dialect::Sqlite) {
             // `sqlite://folder/file` has no host; its folder stands where a host would be.
             return file(&decoded(&format!("{}{}", self.hosts, self.path)));
         }
+        format!("{}{}", self.server(), self.database(username))
+    }
+
+    /// The database, with the slash before it.
+    fn database(&self, username: Option<&str>) -> String {
+        let scheme = self.scheme.to_ascii_lowercase();
         let path = match self.path {
             "/" => "",
             // The first database of Redis.
-            "/0" if self.scheme.to_ascii_lowercase().starts_with("redis") => "",
+            "/0" if scheme.starts_with("redis") || scheme.starts_with("valkey") => "",
             path => path,
         };
-        format!("{}{}", self.server(), decoded(path))
+        if dialect_of(&scheme) != Some(Dialect::Postgres) {
+            return decoded(path);
+        }
+        // The driver prefers the parameter. Without a name the server takes the database that is named
+        // like the user.
+        let in_path = path.strip_prefix('/').map(decoded);
+        let named = self.last_parameter("dbname").or(in_path);
+        let named = named.or_else(|| username.map(str::to_owned)).or_else(|| self.user.clone());
+        named.map(|name| format!("/{name}")).unwrap_or_default()
     }
 
-    /// The server, or the members of a cluster, without the usual port.
+    /// The value that the drivers apply if a parameter is given several times.
+    fn last_parameter(&self, name: &str) -> Option<String> {
+        let values = parameters(self.query).filter(|(key, _)| decoded(key) == name);
+        values.last().map(|(_, value)| decoded(value))
+    }
+
+    /// The server, or the members of a cluster, without the usual port, but with the parameters that the
+    /// driver prefers to it.
     pub(super) fn server(&self) -> String {
+        let names: &[&str] = match dialect_of(self.scheme) {
+            Some(Dialect::Postgres) => &["host", "hostaddr", "port"],
+            Some(Dialect::MySql | Dialect::MariaDb) => &["socket"],
+            _ => &[],
+        };
+        let given = names
+            .iter()
+            .filter_map(|name| self.last_parameter(name).map(|value| format!("?{name}={value}")));
+        format!("{}{}", self.host_names(), given.collect::<String>())
+    }
+
+    fn host_names(&self) -> String {
         let usual = usual_port(&self.scheme.to_ascii_lowercase());
         let without_port = |host: &'a str| match host.rsplit_once(':') {
             Some((name, port)) if Some(port) == usual => name,
@@ -136,7 +173,7 @@ fn usual_port(scheme: &str) -> Option<&'static str> {
     Some(match scheme {
         "postgres" | "postgresql" => "5432",
         "mysql" | "mariadb" => "3306",
-        "redis" | "rediss" => "6379",
+        "redis" | "rediss" | "valkey" | "valkeys" => "6379",
         "etcd" | "etcds" => "2379",
         "mongodb" => "27017",
         "aerospike" => "3000",
@@ -318,13 +355,19 @@ mod tests {
 
     #[test]
     fn spellings_of_one_server_are_one_place() {
-        let place = |url| Parts::of(url).place();
+        let place = |url| Parts::of(url).place(None);
         for (one, same) in [
             ("postgres://A@DB/shop", "postgresql://b@db:5432/sh%6Fp?x=y"),
             ("postgres://db", "Postgres://db/"),
+            ("postgres://shop@db", "postgres://b@db/shop"),
+            ("postgres://a@db/?dbname=sh%6Fp", "postgres://b@db/other?dbname=x&dbname=shop"),
             ("mysql://db/shop", "mariadb://db:3306/shop"),
             ("mysql://[::1]:3306/shop", "mysql://[::1]/shop"),
             ("redis://cache", "rediss://Cache:6379/0"),
+            ("redis://cache", "valkey://cache:6379/0"),
+            ("valkeys://cache/", "valkey://cache/0"),
+            // The driver ignores these.
+            ("mysql://db/shop", "mysql://db/shop?port=3307&dbname=other"),
             ("etcd://a:2379,b", "etcd://a, b:2379"),
             ("hbase://a:16000/t", "hbase://a/t"),
         ] {
@@ -333,6 +376,12 @@ mod tests {
         for (one, other) in [
             ("postgres://db/shop", "postgres://db:5433/shop"),
             ("postgres://db/shop", "postgres://db/Shop"),
+            ("postgres://db/?dbname=europe", "postgres://db/?dbname=america"),
+            ("postgres://db/shop?host=a", "postgres://db/shop?host=b"),
+            ("postgres://db/shop", "postgres://db/shop?hostaddr=10.0.0.1"),
+            ("postgres://db/shop", "postgres://db/shop?port=5433"),
+            ("postgres://a@db", "postgres://b@db"),
+            ("mysql://db/shop?socket=/run/a", "mysql://db/shop?socket=/run/b"),
             ("mysql://db/shop", "mysql://127.0.0.1/shop"),
             ("redis://cache:2379", "redis://cache"),
             ("redis://cache/1", "redis://cache/2"),
@@ -342,8 +391,16 @@ mod tests {
     }
 
     #[test]
+    fn the_user_beside_an_address_names_the_database_of_postgres() {
+        let place = |url, username| Parts::of(url).place(username);
+        assert_ne!(place("postgres://db", Some("a")), place("postgres://db", Some("b")));
+        assert_eq!(place("postgres://db/shop", Some("a")), place("postgres://db/shop", Some("b")));
+        assert_eq!(place("mysql://db", Some("a")), place("mysql://db", Some("b")));
+    }
+
+    #[test]
     fn paths_to_one_file_are_one_place() {
-        let place = |url| Parts::of(url).place();
+        let place = |url| Parts::of(url).place(None);
         for same in
             ["sqlite:./a", "sqlite://a", "sqlite:./src/../a", "sqlite:a?mode=rwc", "sqlite:%61"]
         {

@@ -77,9 +77,6 @@ fn kind(kind: &Kind, definitions: &mut Map<String, Value>) -> Value {
             let text = json!({ "type": "string", "pattern": r"\S" });
             json!({ "anyOf": [text, { "type": "array", "minItems": 1, "items": text }] })
         }
-        Kind::Count { least, most } if *most >= u64::from(u32::MAX) => {
-            or_name(json!({ "type": "integer", "minimum": least }))
-        }
         Kind::Count { least, most } => {
             or_name(json!({ "type": "integer", "minimum": least, "maximum": most }))
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// The keys of `ekbatan.jobs`: how nodes run that run jobs.
+/// The keys of `ekbatan.jobs`: settings of the nodes that run jobs.
 ///
 /// ```
 /// use ekbatan_core::config::{EkbatanConfig, JobsConfig};

@@ -1,5 +1,6 @@
-//! What a key of the configuration is.
+//! What a key of the configuration is, and the ranges of its values.
 
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use super::data_source::LONGEST_TIMEOUT;
@@ -67,6 +68,11 @@ impl Key {
 }
 
 impl Kind {
+    /// A whole number within a range that [`check`](super::check) applies, too.
+    pub(super) const fn count(range: &RangeInclusive<usize>) -> Self {
+        Self::Count { least: *range.start() as u64, most: *range.end() as u64 }
+    }
+
     /// The same kind if it contains other keys.
     pub(super) fn container(&self) -> Option<Self> {
         match self {
@@ -82,10 +88,25 @@ impl Kind {
 pub(super) const TIME: Kind = Kind::Time { bare_milliseconds: false, longest: LONGEST_TIMEOUT };
 pub(super) const MILLISECONDS: Kind =
     Kind::Time { bare_milliseconds: true, longest: LONGEST_TIMEOUT };
-/// The age of a row, at most a century.
-pub(super) const AGE: Kind =
-    Kind::Time { bare_milliseconds: false, longest: Duration::from_secs(100 * 365 * 24 * 60 * 60) };
-pub(super) const ANY: Kind = Kind::Count { least: 0, most: u32::MAX as u64 };
-pub(super) const SOME: Kind = Kind::Count { least: 1, most: u32::MAX as u64 };
+/// The age of a row.
+pub(super) const AGE: Kind = Kind::Time { bare_milliseconds: false, longest: LONGEST_AGE };
+pub(super) const ANY: Kind = Kind::Count { least: 0, most: MOST as u64 };
+pub(super) const SOME: Kind = Kind::Count { least: 1, most: MOST as u64 };
+pub(super) const BYTES: Kind = Kind::Count { least: 1, most: MOST_BYTES as u64 };
+
+/// A century.
+pub(super) const LONGEST_AGE: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+/// The most of what no other limit bounds.
+pub(super) const MOST: usize = u32::MAX as usize;
 /// No database accepts more in one value.
-pub(super) const BYTES: Kind = Kind::Count { least: 1, most: 1_000_000_000 };
+pub(super) const MOST_BYTES: usize = 1_000_000_000;
+/// How many deliveries a poll may claim. With less, those of one model could be all that it finds.
+pub(super) const CLAIMED: RangeInclusive<usize> = 16..=1_000;
+/// How many rows a transaction may have.
+pub(super) const ROWS: RangeInclusive<usize> = 1..=10_000;
+/// How many events a batch of a relay may have.
+pub(super) const BATCH: RangeInclusive<usize> = 1..=1_000;
+/// How many batches of a relay may be under way.
+pub(super) const BATCHES: RangeInclusive<usize> = 1..=64;
+/// How many runs of jobs a node may have at a time.
+pub(super) const RUNS: RangeInclusive<usize> = 1..=10_000;

@@ -4,8 +4,9 @@
 //! environment variables are matched against it, and the schema is printed from it.
 
 use super::address::shown;
-use super::key::{AGE, SOME, TIME};
+use super::key::{AGE, BATCH, BATCHES, CLAIMED, ROWS, RUNS, SOME, TIME};
 use super::key_path::{KeyPath, Step};
+use super::relay_config::{RelayBroker, SaslMechanism};
 use super::source_keys::{DATA_SOURCE, LOCK_SOURCE};
 use super::spelling::{kebab, nearest, same_key};
 
@@ -34,12 +35,6 @@ pub(super) fn find(keys: &'static [Key], name: &str) -> Option<&'static Key> {
     keys.iter().find(|key| same_key(key.name, name))
 }
 
-const CLAIMED: Kind = Kind::Count { least: 16, most: 1_000 };
-const SWEPT: Kind = Kind::Count { least: 1, most: 10_000 };
-const BATCH: Kind = Kind::Count { least: 1, most: 1_000 };
-const BATCHES: Kind = Kind::Count { least: 1, most: 64 };
-const RUNS: Kind = Kind::Count { least: 1, most: 10_000 };
-const DELETED: Kind = Kind::Count { least: 1, most: 10_000 };
 const GROUP: Kind = Kind::Count { least: 0, most: 255 };
 const MEMBER: Kind = Kind::Count { least: 0, most: 63 };
 
@@ -95,11 +90,11 @@ static EVENTS: &[Key] = &[
         "Whether nodes tell those of other processes of new events at once, and hear of theirs: on PostgreSQL by a session that listens, on SQLite by a look whether the file has changed.",
     )
     .or("true"),
-    Key::new("claimed-at-once", CLAIMED, "How many new deliveries a look claims at most, and how many that wait; handlers share it, with at least 16 for each.").or("256"),
+    Key::new("claimed-at-once", Kind::count(&CLAIMED), "How many new deliveries a look claims at most, and how many that wait; handlers share it, with at least 16 for each.").or("256"),
     Key::new(
         "swept-at-once",
-        SWEPT,
-        "To how many events without deliveries a look gives theirs at most.",
+        Kind::count(&ROWS),
+        "Maximum number of events without deliveries that one poll delivers.",
     )
     .or("2000"),
     Key::new("gauges", TIME, "How often a node reports how far its handlers are.").or("60s"),
@@ -144,7 +139,8 @@ static RETENTION: &[Key] = &[
         "The age, at least 1h, at which handled messages are deleted: more than the time within which a broker delivers again. Without it they are kept.",
     ),
     Key::new("every", TIME, "How often a node deletes, give or take a half by chance.").or("1h"),
-    Key::new("rows-at-once", DELETED, "How many rows one transaction deletes at most.").or("1000"),
+    Key::new("rows-at-once", Kind::count(&ROWS), "How many rows one transaction deletes at most.")
+        .or("1000"),
 ];
 
 static JOBS: &[Key] = &[
@@ -157,7 +153,7 @@ static JOBS: &[Key] = &[
     .or("15s"),
     Key::new("poll", TIME, "The longest pause between two looks at the jobs.").or("1s"),
     Key::new("polling-interval", TIME, "As `poll`, in the words of the Java framework."),
-    Key::new("concurrency", RUNS, "How many runs a node has at a time.").or("64"),
+    Key::new("concurrency", Kind::count(&RUNS), "How many runs a node has at a time.").or("64"),
     Key::refused(
         "heartbeat-interval",
         "a node renews its lease by itself; remove the key, `lease` says when others take over",
@@ -172,7 +168,7 @@ static RELAY: &[Key] = &[
     Key::new("name", Kind::Text, "The stored name of the relay, which must never change.").required(),
     Key::new(
         "broker",
-        Kind::Word(&["in-process", "nats", "rabbitmq", "kafka"]),
+        Kind::Word(&RelayBroker::NAMES),
         "The kind of broker. `in-process` needs no server; other processes get nothing from it.",
     )
     .required(),
@@ -185,9 +181,13 @@ static RELAY: &[Key] = &[
         .or("the address's"),
     Key::new("password", Kind::Secret, "The password, if the address contains none; may be empty.")
         .or("the address's"),
-    Key::new("tls", Kind::Flag, "Whether the connection is encrypted, whatever the address says.")
-        .or("by the address"),
-    Key::new("tls-root-cert", Kind::Text, "A file of root certificates that the server's certificate must be signed by."),
+    Key::new(
+        "tls",
+        Kind::Flag,
+        "`true` encrypts the connection, whatever the address says. `false` is refused if the address encrypts, and beside `tls-root-cert`.",
+    )
+    .or("by the address"),
+    Key::new("tls-root-cert", Kind::Text, "A file of root certificates, one of which must have signed the server's certificate. Encrypts the connection."),
     Key::new("models", Kind::Texts, "The models whose events are sent, by their stored names. Default: all, unless `events` is given."),
     Key::new("events", Kind::Texts, "The events that are sent, by their stored names, beside those of `models`."),
     Key::new(
@@ -198,15 +198,15 @@ static RELAY: &[Key] = &[
     .or("ekbatan.{namespace}.model.{model}"),
     Key::new(
         "sasl",
-        Kind::Word(&["plain", "scram-sha-256", "scram-sha-512"]),
+        Kind::Word(&SaslMechanism::NAMES),
         "Kafka: how the user logs in.",
     )
     .or("plain"),
     Key::new("stream", Kind::Text, "NATS: the stream that keeps the messages."),
     Key::new("create-stream", Kind::Texts, "NATS: the subjects with which the stream is created if it is not there."),
     Key::new("exchange", Kind::Text, "RabbitMQ: the exchange that routes the messages.").or("the default exchange, where the topic is the name of a queue"),
-    Key::new("batch", BATCH, "How many events a batch has at most.").or("256"),
-    Key::new("batches", BATCHES, "How many batches are under way at a time, on each shard.").or("2"),
+    Key::new("batch", Kind::count(&BATCH), "How many events a batch has at most.").or("256"),
+    Key::new("batches", Kind::count(&BATCHES), "How many batches are under way at a time, on each shard.").or("2"),
     Key::new("ack-timeout", TIME, "How long an answer of the broker is waited for.").or("10s, or 30s for in-process"),
     Key::new("longest-retry", TIME, "The longest pause before an event is sent again that the broker refused.").or("60s"),
     Key::new("max-attempts", SOME, "After how many refusals an event is given up. Default: it is tried for ever, unless the broker can never accept it."),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use super::address::{dialect, scheme};
 use super::dialect::Dialect;
+use super::spelling::names;
 
 /// Where locks are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -80,7 +81,7 @@ pub struct LockConfig {
     /// The pause before a failed request is repeated. Each following pause is twice as long.
     /// Default 50 ms.
     pub retry_sleep: Option<Duration>,
-    /// The longest pause before a failed request is repeated. Default 2 s.
+    /// The longest pause before a failed request is repeated, at least `retry_sleep`. Default 2 s.
     pub max_retry_sleep: Option<Duration>,
 }
 
@@ -142,10 +143,11 @@ impl LockProviderKind {
         ("sqlite", Self::Sqlite),
         ("redis", Self::Redis),
         ("etcd", Self::Etcd),
-        ("hbase", Self::HBase),
         ("mongodb", Self::MongoDb),
         ("aerospike", Self::Aerospike),
+        ("hbase", Self::HBase),
     ];
+    pub(super) const NAMES: [&str; Self::ALL.len()] = names(&Self::ALL);
 
     pub(super) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, kind)| kind)

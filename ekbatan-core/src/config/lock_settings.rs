@@ -37,7 +37,8 @@ pub struct LockSettings {
 }
 
 /// The first and the longest pause before a failed request is repeated, by default.
-const RETRY_SLEEP: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(2));
+pub(super) const RETRY_SLEEP: (Duration, Duration) =
+    (Duration::from_millis(50), Duration::from_secs(2));
 
 impl LockSettings {
     /// Where the locks are, as far as the address says it, in one spelling. Two names of one host
@@ -45,19 +46,14 @@ impl LockSettings {
     #[doc(hidden)]
     pub fn place(&self) -> String {
         let parts = Parts::of(&self.server.url);
-        let place = parts.place();
+        let place = parts.place(self.server.username.as_deref());
         match self.provider {
             LockProviderKind::Sqlite => place,
             // Their tables are in the database of `eventlog`, whichever the address names.
             LockProviderKind::MySql | LockProviderKind::MariaDb => {
                 format!("{}?{}", parts.server(), parts.query)
             }
-            // Without a database it is that of the user.
-            LockProviderKind::Postgres if !place.contains('/') => {
-                let user = self.server.username.as_ref().or(parts.user.as_ref());
-                format!("{place}/{}?{}", user.map_or("", String::as_str), parts.query)
-            }
-            // A parameter may name another host or database.
+            // A parameter may lead to another server.
             _ => format!("{place}?{}", parts.query),
         }
     }

@@ -7,6 +7,7 @@ use std::time::Duration;
 use secrecy::SecretString;
 
 use super::address::shown;
+use super::spelling::names;
 
 /// An entry of `ekbatan.relay`: one relay, and its broker.
 ///
@@ -33,9 +34,10 @@ pub struct RelayConfig {
     pub username: Option<String>,
     /// The password, if the address contains none.
     pub password: Option<SecretString>,
-    /// Whether the connection is encrypted. Default: as the address says.
+    /// Whether the connection is encrypted. Default: as the address says. `false` is refused if the address
+    /// encrypts, and beside [`tls_root_cert`](Self::tls_root_cert).
     pub tls: Option<bool>,
-    /// A file of root certificates.
+    /// A file of root certificates. Encrypts the connection.
     pub tls_root_cert: Option<PathBuf>,
     /// The models whose events are sent. With `events` empty, too: all events.
     pub models: Vec<String>,
@@ -111,13 +113,15 @@ pub enum SaslMechanism {
 }
 
 impl SaslMechanism {
+    const ALL: [(&str, Self); 3] = [
+        ("plain", Self::Plain),
+        ("scram-sha-256", Self::ScramSha256),
+        ("scram-sha-512", Self::ScramSha512),
+    ];
+    pub(super) const NAMES: [&str; Self::ALL.len()] = names(&Self::ALL);
+
     pub(super) fn named(name: &str) -> Option<Self> {
-        match name {
-            "plain" => Some(Self::Plain),
-            "scram-sha-256" => Some(Self::ScramSha256),
-            "scram-sha-512" => Some(Self::ScramSha512),
-            _ => None,
-        }
+        Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, mechanism)| mechanism)
     }
 }
 
@@ -173,6 +177,7 @@ impl RelayBroker {
         ("rabbitmq", Self::RabbitMq),
         ("kafka", Self::Kafka),
     ];
+    pub(super) const NAMES: [&str; Self::ALL.len()] = names(&Self::ALL);
 
     pub(super) fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|(known, _)| *known == name).map(|(_, broker)| broker)

@@ -1,6 +1,7 @@
 //! The keys of a database and of keyed locks.
 
 use super::key::{ANY, BYTES, Key, Kind, MILLISECONDS, SOME, TIME};
+use super::lock_config::LockProviderKind;
 
 /// The keys of every slot.
 pub(super) const DATA_SOURCE: &[Key] = &[
@@ -112,7 +113,7 @@ pub(super) const LOCK_SOURCE: &[Key] =
 const LOCK: &[Key] = &[
     Key::new(
         "provider",
-        Kind::Word(&["in-process", "postgres", "mysql", "mariadb", "sqlite", "redis", "etcd", "mongodb", "aerospike", "hbase"]),
+        Kind::Word(&LockProviderKind::NAMES),
         "Where the locks are stored. `in-process` needs no server; other processes do not see these locks.",
     )
     .or("by the address"),
@@ -144,7 +145,7 @@ const LOCK: &[Key] = &[
         "The pause before a request that the lock server did not answer is repeated. Each following pause is twice as long.",
     )
     .or("50ms"),
-    Key::new("max-retry-sleep", TIME, "The longest pause before a request is repeated.").or("2s"),
+    Key::new("max-retry-sleep", TIME, "The longest pause before a request is repeated, at least `retry-sleep`.").or("2s"),
 ];
 
 const fn joined<const N: usize>(first: &[Key], second: &[Key]) -> [Key; N] {

@@ -3,6 +3,17 @@
 //! Two spellings are equal if they differ only in case and in the separators `-`, `_` and space.
 //! Internally keys are in kebab-case. Users get the names of slots in camelCase.
 
+/// The names of a table. The keys list them, so that every word of a key has its value.
+pub(super) const fn names<T, const N: usize>(table: &[(&'static str, T); N]) -> [&'static str; N] {
+    let mut names = [""; N];
+    let mut at = 0;
+    while at < N {
+        names[at] = table[at].0;
+        at += 1;
+    }
+    names
+}
+
 /// Whether two spellings mean one key.
 pub(super) fn same_key(left: &str, right: &str) -> bool {
     squashed(left).eq(squashed(right))

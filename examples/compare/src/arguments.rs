@@ -40,7 +40,7 @@ pub struct Arguments {
 
     /// Where leases are taken: process, postgres (advisory locks of one session),
     /// postgres-lease (rows), redis (a private server), or redis://HOST:PORT/DB. Default:
-    /// postgres on PostgreSQL, otherwise process.
+    /// postgres on PostgreSQL, otherwise process, which several processes cannot share.
     #[arg(long, value_name = "PLACE")]
     pub lock: Option<String>,
 
@@ -150,6 +150,10 @@ pub enum ArgumentError {
         "--tasks {tasks} is less than --processes {processes}, but each process needs a task; raise --tasks or lower --processes"
     )]
     TooFewTasks { tasks: u32, processes: u32 },
+    #[error(
+        "--lock process excludes nobody in other processes, and --strategy {strategy} takes leases with --processes {processes}; write --lock redis, or name other strategies"
+    )]
+    LockOfOneProcess { strategy: &'static str, processes: u32 },
     #[error("{option} names {value} twice; name it once")]
     Twice { option: &'static str, value: String },
     #[error(transparent)]
@@ -186,7 +190,13 @@ impl Arguments {
         }
         let strategies =
             if self.strategy.is_empty() { Strategy::usual(most) } else { self.strategy.clone() };
-        Ok(RunPlan { source, lock: self.lock(engine)?, strategies, levels: self.levels() })
+        let lock = self.lock(engine)?;
+        let leasing = strategies.iter().find(|strategy| strategy.takes_leases_between_processes());
+        if let Some(strategy) = leasing.filter(|_| most > 1 && matches!(lock, LockPlace::Process)) {
+            let strategy = strategy.name();
+            return Err(ArgumentError::LockOfOneProcess { strategy, processes: most });
+        }
+        Ok(RunPlan { source, lock, strategies, levels: self.levels() })
     }
 
     fn source(&self) -> Result<DatabaseSource, ArgumentError> {

@@ -81,4 +81,9 @@ impl Strategy {
     pub const fn takes_leases(self) -> bool {
         matches!(self, Self::Pessimistic | Self::CoalescedLease)
     }
+
+    /// Whether the strategy takes leases if several processes share the tasks.
+    pub const fn takes_leases_between_processes(self) -> bool {
+        self.takes_leases() || matches!(self, Self::Adaptive)
+    }
 }

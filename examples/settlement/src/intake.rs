@@ -59,10 +59,11 @@ impl Action for AcceptOrder {
         let Some(row) = ctx.find(Window::id_of(SERIES, &bank, &window)).await? else {
             return Err(IntakeError::NoWindow { bank, window });
         };
-        let is_in_time = match self.naive {
-            true => row.state == WindowState::Open,
+        let is_in_time = if self.naive {
+            row.state == WindowState::Open
+        } else {
             // Locks nothing. If the window begins to close before the commit, this runs again.
-            false => Window::admits(&row, ctx.plan()),
+            Window::admits(&row, ctx.plan())
         };
         let state = if is_in_time { OrderState::Pending } else { OrderState::RejectedCutoff };
         let order = Order { id, bank, window: row.id, amount, batch: None, state };

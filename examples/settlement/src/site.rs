@@ -79,9 +79,10 @@ pub async fn run(args: SettlementArgs) -> Result<(), Failure> {
         serving.abort();
         sent
     };
-    let checked = match args.demo || args.finish {
-        true => wait_and_check(&args, &databases, &sent).await,
-        false => Ok(()),
+    let checked = if args.demo || args.finish {
+        wait_and_check(&args, &databases, &sent).await
+    } else {
+        Ok(())
     };
     machine.stop().await;
     databases.close().await;

@@ -7,6 +7,7 @@ use crate::config::address::{Parts, scheme};
 use crate::config::data_source::{DataSourceConfig, LONGEST_TIMEOUT};
 use crate::config::dialect::Dialect;
 use crate::config::findings::Findings;
+use crate::config::key::{MOST, MOST_BYTES};
 use crate::config::key_path::KeyPath;
 
 /// More than servers allow. The pool has memory for so many from the start.
@@ -109,9 +110,16 @@ fn numbers(config: &DataSourceConfig, at: &KeyPath, findings: &mut Findings) {
             findings.add_value(&at.key(key), value, "must be at least 1");
         }
     }
-    for (key, value) in [("maximum-pool-size", config.maximum_pool_size), ("lanes", lanes)] {
-        if value > MOST_CONNECTIONS {
-            let message = format!("is too many; at most {MOST_CONNECTIONS}");
+    for (key, value, most) in [
+        ("maximum-pool-size", config.maximum_pool_size, MOST_CONNECTIONS),
+        ("lanes", lanes, MOST_CONNECTIONS),
+        ("fold-limit", config.fold_limit, MOST),
+        ("queue-limit", config.queue_limit, MOST),
+        ("max-row-bytes", config.max_row_bytes, MOST_BYTES),
+        ("max-commit-bytes", config.max_commit_bytes, MOST_BYTES),
+    ] {
+        if value > most {
+            let message = format!("is too many; at most {most}");
             findings.add_value(&at.key(key), value, message);
         }
     }

@@ -3,8 +3,10 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use crate::config::data_source::LONGEST_TIMEOUT;
 use crate::config::events_config::EventsConfig;
 use crate::config::findings::Findings;
+use crate::config::key::{CLAIMED, LONGEST_AGE, ROWS};
 use crate::config::key_path::KeyPath;
 use crate::config::retention_config::RetentionConfig;
 
@@ -16,12 +18,6 @@ pub(super) const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The least age of rows. Within it, lanes that lost a connection look rows up.
 const LEAST_AGE: Duration = Duration::from_secs(60 * 60);
-
-/// How many deliveries a look may claim. With less, those of one model could be all that it finds.
-const CLAIMED: RangeInclusive<usize> = 16..=1_000;
-
-/// How many rows a transaction may have.
-const ROWS: RangeInclusive<usize> = 1..=10_000;
 
 pub(super) fn check_name(name: &str, at: &KeyPath, findings: &mut Findings) {
     if name.trim().is_empty() {
@@ -36,22 +32,15 @@ pub(super) fn check(config: &EventsConfig, at: &KeyPath, findings: &mut Findings
     let EventsConfig { name, lease, shortest_poll, longest_poll, gauges, .. } = config;
     check_name(name, at, findings);
     let times = [
-        ("lease", lease),
-        ("shortest-poll", shortest_poll),
-        ("longest-poll", longest_poll),
-        ("gauges", gauges),
-        ("longest-retry", &config.longest_retry),
-        ("max-age", &config.max_age),
+        ("lease", lease, DAY),
+        ("shortest-poll", shortest_poll, DAY),
+        ("longest-poll", longest_poll, DAY),
+        ("gauges", gauges, DAY),
+        ("longest-retry", &config.longest_retry, LONGEST_TIMEOUT),
+        ("max-age", &config.max_age, LONGEST_AGE),
     ];
-    for (key, time) in times {
-        if time.is_zero() {
-            findings.add_value(&at.key(key), format!("{time:?}"), "is no time; give more than 0s");
-        }
-    }
-    for (key, time) in &times[..4] {
-        if **time > DAY {
-            findings.add_value(&at.key(*key), format!("{time:?}"), "is too long; at most 1d");
-        }
+    for (key, time, longest) in times {
+        check_time(key, *time, longest, at, findings);
     }
     if *lease < LEAST_LEASE && !findings.has(&at.key("lease")) {
         let message = format!("is too short to be renewed in time; give at least {LEAST_LEASE:?}");
@@ -76,6 +65,8 @@ fn check_retention(config: &RetentionConfig, at: &KeyPath, findings: &mut Findin
             let message = "is too short: within an hour rows are needed to find out what committed; \
                            give at least 1h, or remove the key to keep them";
             findings.add_value(&at.key(key), format!("{age:?}"), message);
+        } else if let Some(age) = age {
+            check_time(key, *age, LONGEST_AGE, at, findings);
         }
     }
     if ages.iter().all(|(_, age)| age.is_none()) && *config != RetentionConfig::default() {
@@ -83,11 +74,26 @@ fn check_retention(config: &RetentionConfig, at: &KeyPath, findings: &mut Findin
                        `inbox` one, or remove the section";
         findings.add(at, message);
     }
-    if every.is_zero() {
-        let at = at.key("every");
-        findings.add_value(&at, format!("{every:?}"), "is no time; give more than 0s");
-    }
+    check_time("every", *every, LONGEST_TIMEOUT, at, findings);
     size("rows-at-once", *rows_at_once, ROWS, at, findings);
+}
+
+/// A time that is more than none and at most `longest`.
+pub(super) fn check_time(
+    key: &str,
+    time: Duration,
+    longest: Duration,
+    at: &KeyPath,
+    findings: &mut Findings,
+) {
+    let message = if time.is_zero() {
+        "is no time; give more than 0s".to_owned()
+    } else if time > longest {
+        format!("is too long; at most {}d", longest.as_secs() / 86_400)
+    } else {
+        return;
+    };
+    findings.add_value(&at.key(key), format!("{time:?}"), message);
 }
 
 pub(super) fn size(

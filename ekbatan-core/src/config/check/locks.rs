@@ -8,6 +8,7 @@ use crate::config::data_source::{DataSourceConfig, LONGEST_TIMEOUT};
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 use crate::config::lock_config::{LockConfig, LockProviderKind, LockStrategy};
+use crate::config::lock_settings::RETRY_SLEEP;
 
 /// A shorter term leaves no time to renew it.
 const LEAST_TERM: Duration = Duration::from_secs(1);
@@ -20,6 +21,7 @@ pub(super) fn check(
     findings: &mut Findings,
 ) {
     texts(&config.locks, at, findings);
+    pauses(&config.locks, at, findings);
     let provider = provider(config, primary, at, findings);
     if let Some(provider) = provider {
         meanings(&config.locks, provider, at, findings);
@@ -53,6 +55,24 @@ fn texts(locks: &LockConfig, at: &KeyPath, findings: &mut Findings) {
             );
             findings.add_value(&at.key(key), text, message);
         }
+    }
+}
+
+/// The pauses before a request is repeated.
+fn pauses(locks: &LockConfig, at: &KeyPath, findings: &mut Findings) {
+    let (first, longest) = (at.key("retry-sleep"), at.key("max-retry-sleep"));
+    for (at, pause) in [(&first, locks.retry_sleep), (&longest, locks.max_retry_sleep)] {
+        if let Some(pause) = pause.filter(|pause| *pause > LONGEST_TIMEOUT) {
+            let message = format!("is too long; at most {}d", LONGEST_TIMEOUT.as_secs() / 86_400);
+            findings.add_value(at, format!("{pause:?}"), message);
+        }
+    }
+    let least = locks.retry_sleep.unwrap_or(RETRY_SLEEP.0);
+    if let Some(pause) = locks.max_retry_sleep.filter(|pause| *pause < least)
+        && !findings.has(&first)
+    {
+        let message = format!("is less than retry-sleep, which is {least:?}");
+        findings.add_value(&longest, format!("{pause:?}"), message);
     }
 }
 

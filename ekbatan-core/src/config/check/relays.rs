@@ -1,24 +1,21 @@
 //! The rules for relays.
 
-use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use super::events::{DAY, size};
+use super::events::{DAY, check_time, size};
 use super::login;
 use crate::config::address::{Parts, scheme, shown};
 use crate::config::findings::Findings;
+use crate::config::key::{BATCH, BATCHES};
 use crate::config::key_path::KeyPath;
 use crate::config::relay_config::{RelayBroker, RelayConfig};
 use crate::config::topic::TopicTemplate;
 
-/// How many events a batch may have.
-const BATCH: RangeInclusive<usize> = 1..=1_000;
-
-/// How many batches may be under way.
-const BATCHES: RangeInclusive<usize> = 1..=64;
-
 /// How long an answer of a server is waited for. A relay gives a batch up after twice that time.
 const LONGEST_ANSWER: Duration = Duration::from_secs(30);
+
+/// The schemes of addresses that encrypt.
+const ENCRYPTING: [&str; 2] = ["tls", "amqps"];
 
 pub(super) fn check(relays: &[RelayConfig], at: &KeyPath, findings: &mut Findings) {
     for (position, relay) in relays.iter().enumerate() {
@@ -27,6 +24,7 @@ pub(super) fn check(relays: &[RelayConfig], at: &KeyPath, findings: &mut Finding
         check_names(relay, earlier, &at, findings);
         check_address(relay, &at, findings);
         check_keys_of_brokers(relay, earlier, &at, findings);
+        check_encryption(relay, &at, findings);
         if let Some(error) = relay.topic.as_ref().and_then(|of| TopicTemplate::parse(of).err()) {
             let topic = relay.topic.clone().unwrap_or_default();
             findings.add_value(&at.key("topic"), topic, error.why);
@@ -36,7 +34,9 @@ pub(super) fn check(relays: &[RelayConfig], at: &KeyPath, findings: &mut Finding
         let times =
             [("ack-timeout", relay.ack_timeout), ("longest-retry", Some(relay.longest_retry))];
         for (key, time) in times {
-            check_time(key, time, &at, findings);
+            if let Some(time) = time {
+                check_time(key, time, DAY, &at, findings);
+            }
         }
         let is_server = relay.broker != RelayBroker::InProcess;
         if let Some(time) = relay.ack_timeout.filter(|time| is_server && *time > LONGEST_ANSWER) {
@@ -163,11 +163,19 @@ fn check_keys_of_brokers(
     }
 }
 
-fn check_time(key: &str, time: Option<Duration>, at: &KeyPath, findings: &mut Findings) {
-    let Some(time) = time else { return };
-    if time.is_zero() {
-        findings.add_value(&at.key(key), format!("{time:?}"), "is no time; give more than 0s");
-    } else if time > DAY {
-        findings.add_value(&at.key(key), format!("{time:?}"), "is too long; at most 1d");
+/// `tls: false` must not stand beside what encrypts: the connection would be encrypted all the same.
+fn check_encryption(relay: &RelayConfig, at: &KeyPath, findings: &mut Findings) {
+    let tls = at.key("tls");
+    if relay.tls != Some(false) || findings.has(&tls) {
+        return;
     }
+    let mut servers = relay.url.iter().flat_map(|url| servers(relay.broker, url));
+    let message = if servers.any(|server| ENCRYPTING.contains(&scheme(&server))) {
+        "contradicts the address, which encrypts; remove the key, or change the address"
+    } else if relay.tls_root_cert.is_some() {
+        "contradicts `tls-root-cert`, which encrypts; remove one of the two"
+    } else {
+        return;
+    };
+    findings.add_value(&tls, false, message);
 }

@@ -66,7 +66,8 @@ pub(super) fn check(sharding: &ShardingConfig, at: &KeyPath, findings: &mut Find
             {
                 let at = at.key("configs").key("primary-config");
                 let dialect = primary.dialect();
-                let place = (dialect.map(family), Parts::of(&primary.url).place());
+                let parts = Parts::of(&primary.url);
+                let place = (dialect.map(family), parts.place(primary.username.as_deref()));
                 if let Some(first) = places.get(&place) {
                     let message =
                         format!("is already the database of {first}; give each shard its own");
@@ -74,10 +75,9 @@ pub(super) fn check(sharding: &ShardingConfig, at: &KeyPath, findings: &mut Find
                 } else {
                     places.insert(place, at.clone());
                 }
-                let server = Parts::of(&primary.url).server();
                 if dialect.map(family) == Some(Dialect::MySql)
                     && let Some(first) =
-                        eventlogs.insert((server, primary.eventlog.clone()), at.clone())
+                        eventlogs.insert((parts.server(), primary.eventlog.clone()), at.clone())
                 {
                     let message = format!(
                         "is already the event log of {first} on the same server, and the commits of two shards would mix; give another name"

@@ -163,11 +163,7 @@ impl Reader<'_> {
     }
 
     fn count(&mut self, value: &Value, least: u64, most: u64, at: &KeyPath) -> Option<u64> {
-        let allowed = if most >= u64::from(u32::MAX) {
-            format!("expected a whole number of at least {least}")
-        } else {
-            format!("expected a whole number from {least} to {most}")
-        };
+        let allowed = format!("expected a whole number from {least} to {most}");
         let number = match value {
             Value::Num(_, number) => whole_number(*number),
             Value::String(..) => self.plain(value, at)?.trim().parse().ok(),

@@ -51,4 +51,11 @@ struct Opened {
     owner: String,
 }
 
+#[derive(Clone, serde::Serialize, Event)]
+#[event(name = "x")]
+enum Attributed {
+    #[event(name = "Happened")]
+    Happened,
+}
+
 fn main() {}

@@ -26,4 +26,10 @@ struct Cents(i64);
 #[derive(Field)]
 struct Wrapped<T>(T);
 
+#[derive(Field)]
+#[field(name = "x")]
+enum Attributed {
+    Open,
+}
+
 fn main() {}

@@ -27,4 +27,10 @@ enum Generic<const N: usize> {
     Open,
 }
 
+#[derive(Clone, State)]
+#[state(name = "x")]
+enum Attributed {
+    Open,
+}
+
 fn main() {}
