@@ -71,15 +71,13 @@ impl JobsError {
         matches!(self, JobsError::Read(ReadError::Row { .. }))
     }
 
-    /// Whether another process has changed the same rows, so that they are to be read again.
+    /// Whether another process has changed the same rows, so that they are to be read again. A lock
+    /// timeout is none: whoever repeats that at once may do so for ever.
     pub(crate) fn is_conflict(&self) -> bool {
         let of_database = |error: &DbError| {
             matches!(
                 error.kind(),
-                DbErrorKind::UniqueViolation
-                    | DbErrorKind::Serialization
-                    | DbErrorKind::Deadlock
-                    | DbErrorKind::LockTimeout
+                DbErrorKind::UniqueViolation | DbErrorKind::Serialization | DbErrorKind::Deadlock
             )
         };
         match self {

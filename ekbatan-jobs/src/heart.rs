@@ -22,20 +22,17 @@ pub(crate) struct Heart {
 }
 
 impl Heart {
-    pub(crate) async fn beat(mut self, mut membership: Membership) {
-        let every = self.settings.lease / 5;
-        let mut renewed = Instant::now();
+    /// Renews the node and looks at the others until it leaves. `renewed`: the time before the last renewal,
+    /// from which others count the lease at the earliest.
+    pub(crate) async fn beat(mut self, mut membership: Membership, mut renewed: Instant) {
+        let (lease, every) = (self.settings.lease, self.settings.lease / 5);
+        let mut begun = renewed;
         loop {
-            // Never for so long that this node is not renewed in time.
-            let longest = self.settings.lease / 2;
-            match tokio::time::timeout(longest, self.look_around(&mut membership)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, "the other nodes could not be looked at; trying again");
-                }
-                Err(late) => {
-                    tracing::debug!(%late, "the other nodes could not be looked at in time; trying again");
-                }
+            // After a renewal that failed, only the next one matters.
+            if renewed >= begun {
+                // Never for so long that this node is not renewed in time.
+                let latest = (renewed + lease / 2).max(Instant::now() + every);
+                self.look_around_until(latest, &mut membership).await;
             }
             tokio::select! {
                 () = tokio::time::sleep(every) => {}
@@ -46,17 +43,21 @@ impl Heart {
                     return;
                 }
             }
-            match tokio::time::timeout(self.settings.lease, membership.renew()).await {
+            begun = Instant::now();
+            // Others may take this node for dead once its lease is over.
+            let latest = (renewed + lease).max(begun + every);
+            match tokio::time::timeout_at(latest, membership.renew()).await {
                 Ok(Ok(true)) => {
-                    renewed = Instant::now();
+                    renewed = begun;
                     self.set_identity(Some(membership.id()));
                 }
                 Ok(Ok(false)) => {
                     tracing::warn!(node = %membership.id(), "this node of jobs was silent for too long; others have taken over");
                     self.set_identity(None);
+                    let joining = Instant::now();
                     match self.join().await {
                         Ok(joined) => {
-                            (membership, renewed) = (joined, Instant::now());
+                            (membership, renewed) = (joined, joining);
                             self.set_identity(Some(membership.id()));
                         }
                         Err(error) => {
@@ -85,6 +86,18 @@ impl Heart {
 
     fn set_identity(&self, identity: Option<Uuid>) {
         self.identity.send_if_modified(|known| std::mem::replace(known, identity) != identity);
+    }
+
+    async fn look_around_until(&self, latest: Instant, membership: &mut Membership) {
+        match tokio::time::timeout_at(latest, self.look_around(membership)).await {
+            Ok(Ok(())) => {}
+            Ok(Err(error)) => {
+                tracing::debug!(%error, "the other nodes could not be looked at; trying again");
+            }
+            Err(late) => {
+                tracing::debug!(%late, "the other nodes could not be looked at in time; trying again");
+            }
+        }
     }
 
     /// Takes over the runs of nodes that are gone, and ends those that are long overdue.

@@ -74,12 +74,13 @@ impl Runner {
             Ok(ctx) => ctx,
             Err(error) => return End::Failed(error.to_string()),
         };
-        let running = AssertUnwindSafe(job.run(&mut ctx)).catch_unwind();
-        let failure = match tokio::time::timeout(longest, running).await {
+        // A panic is caught also where the deadline drops what the job holds.
+        let running = async { tokio::time::timeout(longest, job.run(&mut ctx)).await };
+        let failure = match AssertUnwindSafe(running).catch_unwind().await {
             Ok(Ok(Ok(()))) => None,
             Ok(Ok(Err(error))) => Some(failure::of_error(&*error)),
-            Ok(Err(panic)) => Some(failure::of_panic(&*panic)),
-            Err(_) => Some(format!("did not end within {longest:?}")),
+            Ok(Err(_)) => Some(format!("did not end within {longest:?}")),
+            Err(panic) => Some(failure::of_panic(&*panic)),
         };
         match failure {
             Some(failure) if ctx.is_ended() => End::DoneBefore(failure),

@@ -8,7 +8,7 @@ use std::collections::{HashMap, HashSet};
 use std::time::Duration;
 
 use ekbatan_core::domain::{Id, New, Stored};
-use ekbatan_core::repository::Repository;
+use ekbatan_core::repository::{Repository, WriteError};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -49,20 +49,19 @@ impl Membership {
 
     /// Renews the node. `false` if somebody has deleted it: it is lost.
     pub(crate) async fn renew(&mut self) -> Result<bool, JobsError> {
-        match self.nodes.update(self.own.clone().apply(|_| ())).await.map_err(JobsError::from) {
-            Ok(renewed) => {
-                self.own = renewed;
-                Ok(true)
-            }
-            // The answer to an earlier renewal may have been lost.
-            Err(error) if error.is_conflict() => match self.nodes.find(self.own.id).await? {
-                Some(own) => {
-                    self.own = own;
-                    Ok(true)
+        loop {
+            match self.nodes.update(self.own.clone().apply(|_| ())).await {
+                Ok(renewed) => {
+                    self.own = renewed;
+                    return Ok(true);
                 }
-                None => Ok(false),
-            },
-            Err(error) => Err(error),
+                // The answer to an earlier renewal may have been lost.
+                Err(WriteError::Stale(_)) => match self.nodes.find(self.own.id).await? {
+                    Some(own) => self.own = own,
+                    None => return Ok(false),
+                },
+                Err(error) => return Err(error.into()),
+            }
         }
     }
 

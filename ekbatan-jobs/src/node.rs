@@ -108,13 +108,14 @@ impl JobNodeBuilder {
             identity,
             leaving: left,
         };
+        let joining = Instant::now();
         let membership = heart.join().await?;
         heart.identity.send_replace(Some(membership.id()));
         let runner = Runner { executor, store: store.clone() };
         let worker = Worker { runner, store, jobs, settings, identity: known, stop: stopping };
         let (mut workers, mut hearts) = (JoinSet::new(), JoinSet::new());
         workers.spawn(worker.run());
-        hearts.spawn(heart.beat(membership));
+        hearts.spawn(heart.beat(membership, joining));
         Ok(JobNode { stop, workers, hearts, leaving })
     }
 }
@@ -128,8 +129,8 @@ impl JobNode {
     }
 
     /// Starts nothing more, waits for the runs, for at most `grace`, cancels those that still run,
-    /// and gives them back without counting an attempt. If the database does not answer, this ends about half a
-    /// minute after the grace, and others take the runs over.
+    /// and gives them back without counting an attempt. If the database does not answer, this ends up to 40 s
+    /// after the grace, and others take the runs over.
     ///
     /// A job that blocks its thread cannot be cancelled. This does not wait for it, and others take its run over;
     /// once they have, its actions are refused. The end of tokio's runtime does wait for it, unless it is

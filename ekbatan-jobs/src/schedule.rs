@@ -37,8 +37,8 @@ const SHORTEST: Duration = Duration::from_millis(10);
 /// expression does not name. A time that they repeat is due at the first of both.
 ///
 /// Another cron expression follows the clock on the wall: what it skips is not due, and what it
-/// repeats is due twice. A rate knows no clock on the wall. Two times of [`daily`](Self::daily) that the
-/// clocks skip together are due once that day, after the gap.
+/// repeats is due twice. A rate knows no clock on the wall. Times of [`daily`](Self::daily) that fall on
+/// one instant because the clocks skip some of them are due once.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Schedule(Kind);
 
@@ -154,7 +154,7 @@ impl Schedule {
     }
 
     /// Due this long after the end of the run before. The first time is this long after the job
-    /// became known.
+    /// became known. A run that [`finish`](crate::RunContext::finish) ends counts as ended when that is called.
     pub fn delay(delay: Duration) -> Result<Self, ScheduleError> {
         check_duration(delay).map(|()| Self(Kind::Delay(delay)))
     }
@@ -228,7 +228,7 @@ fn parse(text: &str) -> Result<Cron, ScheduleError> {
 
 fn next_of(cron: &Cron, zone: Tz, instant: DateTime<Utc>) -> Option<DateTime<Utc>> {
     // croner gives up at a gap of more than two hours, and there is one where the clocks skipped a
-    // whole day. The search goes on behind it.
+    // whole day. The search goes on behind it if it ends within 26 hours.
     search(cron, zone, instant, false).or_else(|| {
         let second = DateTime::from_timestamp(instant.timestamp(), 0)?;
         let later = (1..=26).map(|hours| second.checked_add_signed(TimeDelta::hours(hours)));

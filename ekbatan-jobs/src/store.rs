@@ -282,8 +282,7 @@ impl Store {
         error: Option<String>,
     ) -> Result<bool, JobsError> {
         let ended = run.ended(state, error, self.now().await?);
-        let ended = self.runs.update(ended).await.map_err(JobsError::from);
-        unless_conflict(ended).map(|ended| ended.is_some())
+        unless_stale(self.runs.update(ended).await)
     }
 
     /// Lets a run wait for a node again. An attempt that its node has given up in order does not
@@ -299,8 +298,7 @@ impl Store {
             run.deadline = None;
             run.attempt -= i64::from(!counts);
         });
-        let released = self.runs.update(released).await.map_err(JobsError::from);
-        unless_conflict(released).map(|released| released.is_some())
+        unless_stale(self.runs.update(released).await)
     }
 
     /// Lets a run that was cut off wait for a node again, unless that happened too often. `false` if
@@ -391,6 +389,15 @@ impl Ending for Stored<RunRow> {
 fn omitted(job: &JobRow, slots: Omitted, state: RunState, now: DateTime<Utc>) -> RunRow {
     tracing::warn!(job = %job.name, slots = slots.count, first = %slots.first, last = %slots.last, why = ?state, "slots of a job are not run");
     RunRow::omitted(job, slots, state, now)
+}
+
+/// `false` if the row is not as it was read. After any other error it may be: the write is to be tried again.
+fn unless_stale<T>(written: Result<T, WriteError>) -> Result<bool, JobsError> {
+    match written {
+        Ok(_) => Ok(true),
+        Err(WriteError::Stale(_)) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 /// `None` if another process has changed the rows.

@@ -17,6 +17,7 @@ use crate::job_run::Runner;
 use crate::job_set::JobSet;
 use crate::plan::{Known, Step};
 use crate::rows::{JobRow, RunRow, RunState};
+use crate::schedule::Schedule;
 use crate::settings::Settings;
 use crate::store::{FoundJobs, Store};
 
@@ -134,6 +135,7 @@ impl Worker {
             work.forget(ended.ok());
         }
         let now = self.store.now().await?;
+        let read = Instant::now();
         let FoundJobs { mut jobs, active, unreadable } =
             self.store.look(&self.jobs.names()).await?;
         for (job, error) in unreadable {
@@ -141,7 +143,7 @@ impl Worker {
                 tracing::warn!(%job, %error, "this release cannot read a row of a job, and leaves the job alone");
             }
         }
-        let (mut pause, mut has_changed) = (self.settings.poll, false);
+        let (mut next, mut has_changed) = (None, false);
         for run in active.iter().filter(|run| work.has_left(run, node)) {
             let taken = if work.unanswered.contains(&run.id.uuid()) {
                 self.store.release(run, false).await
@@ -161,17 +163,20 @@ impl Worker {
         for job in jobs {
             let of_job: Vec<_> = active.iter().filter(|run| run.job == job.name).collect();
             match self.take_step(work, &job, &of_job, node, now).await {
-                Ok(Stepped::Waits(until)) => {
-                    let until = until.map(|until| (until - now).to_std().unwrap_or_default());
-                    pause = until.map_or(pause, |until| pause.min(until));
-                }
+                Ok(Stepped::Waits(until)) => next = next.into_iter().chain(until).min(),
                 Ok(Stepped::Changed) => has_changed = true,
                 Err(error) => {
                     tracing::warn!(job = %job.name, %error, "a job could not be looked at; trying again");
                 }
             }
         }
-        Ok(if has_changed { Duration::ZERO } else { pause })
+        if has_changed {
+            return Ok(Duration::ZERO);
+        }
+        // The look itself took time.
+        let until_next = next
+            .map(|next| (next - now).to_std().unwrap_or_default().saturating_sub(read.elapsed()));
+        Ok(until_next.map_or(self.settings.poll, |until| until.min(self.settings.poll)))
     }
 
     /// Takes the next step with a job.
@@ -192,6 +197,10 @@ impl Worker {
                     // Of a job that never runs in time, no run ends.
                     self.store.prune(job).await;
                 }
+            }
+            // A look that is under way when the node stops goes on for a while.
+            Step::Start(_) if *self.stop.borrow() != Stop::No => {
+                return Ok(Stepped::Waits(None));
             }
             // The end of a run wakes the worker.
             Step::Start(_) if work.held.len() >= self.settings.concurrency => {
@@ -228,13 +237,15 @@ impl Worker {
         runs: &[&Stored<RunRow>],
         now: DateTime<Utc>,
     ) -> Result<Step, JobsError> {
-        let (Ok(schedule), Ok(misfire)) = (job.schedule.parse(), job.misfire.parse()) else {
+        let (Ok(schedule), Ok(misfire)) = (job.schedule.parse::<Schedule>(), job.misfire.parse())
+        else {
             if work.unreadable.insert(job.name.clone()) {
                 tracing::warn!(job = %job.name, schedule = %job.schedule, misfire = %job.misfire, "this release cannot read the stored schedule of a job, and does not run it");
             }
             return Ok(Step::Wait(None));
         };
-        let is_due = job.next_slot.is_none_or(|slot| slot <= now);
+        // Without a slot, only a delay depends on the end of a run.
+        let is_due = job.next_slot.map_or(schedule.is_delay(), |slot| slot <= now);
         // After the runs: one that ended in between is seen by one of both.
         let last_ended = match runs {
             [] if is_due => self.store.last_ended(job).await?,

@@ -20,6 +20,7 @@ on_every_database! {
     a_run_that_takes_too_long_fails,
     a_run_that_its_node_cannot_cancel_is_ended_by_another_one,
     a_panic_fails_its_own_run_only,
+    a_run_that_panics_when_it_is_cancelled_gives_its_place_back,
     a_node_has_no_more_runs_than_it_may,
 }
 
@@ -225,6 +226,35 @@ async fn a_panic_fails_its_own_run_only(scene: &Scene) {
     });
     let other = Sweep::idle();
     let node = scene.node().job(rarely(), job).job(rarely(), other).start().await.unwrap();
+    run_now(scene).await;
+    scene.until_in_state(REPORT, RunState::Failed, 1).await;
+    let run = scene.history(REPORT).await.remove(0);
+    assert_eq!(run.error.as_deref(), Some("panicked: deliberate"));
+    scene.operations().run_now("sweep", "alice", "a test").await.unwrap();
+    scene.until_in_state("sweep", RunState::Done, 1).await;
+    node.drain(Duration::MAX).await;
+}
+
+/// Panics where it is dropped.
+struct Fragile;
+
+impl Drop for Fragile {
+    fn drop(&mut self) {
+        panic!("deliberate");
+    }
+}
+
+async fn a_run_that_panics_when_it_is_cancelled_gives_its_place_back(scene: &Scene) {
+    let endless = Report::new(|_| {
+        async {
+            let _fragile = Fragile;
+            std::future::pending().await
+        }
+        .boxed()
+    });
+    let options = JobOptions::default().deadline(Duration::from_millis(50));
+    let node = scene.node().concurrency(1).job_with(rarely(), endless, options);
+    let node = node.job(rarely(), Sweep::idle()).start().await.unwrap();
     run_now(scene).await;
     scene.until_in_state(REPORT, RunState::Failed, 1).await;
     let run = scene.history(REPORT).await.remove(0);

@@ -1,21 +1,57 @@
 //! What a node does while its server does not answer.
 
 use std::error::Error;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::config::DataSourceConfig;
-use ekbatan::jobs::{JobNode, JobOptions, Overlap, RunState};
+use ekbatan::jobs::{JobNode, JobOperations, JobOptions, Overlap, RunState};
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
 use futures_util::FutureExt;
 use support::{PlainConnection, until};
+use tokio::sync::Semaphore;
 
 use crate::scene::{REPORT, Report, Scene, executor, node, rarely, try_executor};
+use crate::slots::stuck;
 
 on_every_database! {
     only postgres and mysql and mariadb:
     a_drain_ends_although_the_server_does_not_answer,
     a_start_whose_answer_was_lost_counts_no_attempt,
+}
+
+mod of_a_file {
+    use super::*;
+
+    on_every_database! { on_sqlite_only: a_run_that_is_done_stays_so_although_its_end_waits_for_a_lock }
+}
+
+async fn a_run_that_is_done_stays_so_although_its_end_waits_for_a_lock(scene: &Scene) {
+    let config = scene.scratch.config().connection_timeout(Duration::from_secs(1));
+    let impatient = executor(&Databases::connect(&config.into()).await.unwrap()).await;
+    let open = Arc::new(Semaphore::new(0));
+    let job = stuck(&open);
+    let options = JobOptions::default().attempts(1);
+    // The node itself is not lost.
+    let builder = node(&impatient).lease(Duration::from_secs(60 * 60));
+    let node = builder.job_with(rarely(), job.clone(), options).start().await.unwrap();
+    run_now(scene).await;
+    until("it runs", async || job.seen().len() == 1).await;
+    let mut other = scene.scratch.connect().await;
+    other.execute("BEGIN IMMEDIATE").await;
+    open.add_permits(1);
+    // The end comes before these, and is refused before them.
+    let operations = JobOperations::new(impatient.databases());
+    for _ in 0..3 {
+        operations.pause(REPORT, "alice", "a test").await.unwrap_err();
+    }
+    other.execute("ROLLBACK").await;
+    until("it has ended", async || scene.operations().job(REPORT).await.unwrap().running == 0)
+        .await;
+    node.drain(Duration::MAX).await;
+    let run = scene.history(REPORT).await.remove(0);
+    assert_eq!((run.state, run.error, job.seen().len()), (RunState::Done, None, 1));
 }
 
 /// A proxy of the server, whose connections a test stalls and cuts.

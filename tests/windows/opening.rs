@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use chrono::TimeDelta;
 use ekbatan::jobs::windows::{NewWindow, Window, WindowError, WindowState, Windows};
-use ekbatan::jobs::{JobNode, JobOperations};
+use ekbatan::jobs::{JobNode, JobOperations, RunState};
 use ekbatan::prelude::*;
 use support::{Dialect, until};
 
@@ -16,6 +16,8 @@ use crate::scene::{NAME, Scene, jobs, never, nodes};
 on_every_database! {
     the_job_opens_what_is_upcoming_once,
     a_window_that_is_there_keeps_its_cutoff,
+    a_window_that_is_opened_after_its_cutoff_closes,
+    a_window_that_the_job_opens_after_its_cutoff_closes,
     a_window_needs_names_that_can_be_stored,
 }
 
@@ -99,6 +101,35 @@ async fn a_window_that_is_there_keeps_its_cutoff(dialect: Dialect) {
     let found = windows.open(&scene.executor, second).await.unwrap();
     assert_eq!((found.cutoff, found.version()), (opened.cutoff, 1));
     assert_eq!(scene.window(opened.id).await.key, "17h00");
+}
+
+async fn a_window_that_is_opened_after_its_cutoff_closes(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let cutoff = scene.now().await - TimeDelta::seconds(1);
+    let windows = Windows::new(Entries::default());
+    let late = NewWindow::new("anna", "17h00", cutoff);
+    let opened = windows.open(&scene.executor, late).await.unwrap();
+    assert_eq!(opened.state, WindowState::Closing);
+    assert_eq!(scene.window(opened.id).await, *opened);
+    assert_eq!(scene.events(opened.id).await, ["WindowOpened", "WindowClosing"]);
+}
+
+async fn a_window_that_the_job_opens_after_its_cutoff_closes(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let cutoff = scene.now().await - TimeDelta::seconds(1);
+    let upcoming = vec![NewWindow::new("anna", "17h00", cutoff)];
+    let windows = Windows::new(Entries { upcoming, ..Entries::default() });
+    let node = JobNode::builder(&scene.executor).poll(Duration::from_millis(20));
+    let jobs = windows.add_job(node, never()).start().await.unwrap();
+    let operations = JobOperations::new(&scene.databases);
+    let run = operations.run_now(NAME, "alice", "a test").await.unwrap();
+    until("the run has ended", async || {
+        operations.run(run).await.unwrap().unwrap().state == RunState::Done
+    })
+    .await;
+    jobs.drain(Duration::MAX).await;
+    let opened = Window::id_of(SERIES, "anna", "17h00");
+    assert_eq!(scene.window(opened).await.state, WindowState::Closing);
 }
 
 /// Otherwise nobody would learn that a day has no window.

@@ -76,7 +76,7 @@ impl Scene {
         self.databases.default_shard().database_time().await.unwrap()
     }
 
-    /// Opens a window that closes after this time.
+    /// Opens a window that closes after this time. Without any, it is open although its cutoff has come.
     pub async fn open(&self, participant: &str, after: Duration) -> ShardedId<Window> {
         self.open_on(ShardIdentifier::DEFAULT, participant, after).await
     }
@@ -87,9 +87,15 @@ impl Scene {
         participant: &str,
         after: Duration,
     ) -> ShardedId<Window> {
+        let is_due = after.is_zero();
+        let after = if is_due { Duration::from_secs(3_600) } else { after };
         let cutoff = self.now().await + TimeDelta::from_std(after).unwrap();
         let window = NewWindow::new(participant, "17h00", cutoff).on(shard);
-        Windows::new(Entries::default()).open(&self.executor, window).await.unwrap().id
+        let id = Windows::new(Entries::default()).open(&self.executor, window).await.unwrap().id;
+        if is_due {
+            self.cut_off(id).await;
+        }
+        id
     }
 
     /// Lets the cutoff of a window come now.

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::action::{Action, ActionContext};
-use ekbatan_core::domain::ShardedId;
+use ekbatan_core::domain::{ShardedId, Stored};
 use serde::{Deserialize, Serialize};
 
 use super::error::WindowError;
@@ -22,14 +22,14 @@ pub(super) struct DueWindow {
 impl Action for BeginClosing {
     const NAME: &'static str = "windows.begin_closing";
     type Params = DueWindow;
-    type Output = ();
+    type Output = Stored<Window>;
     type Error = WindowError;
 
     async fn perform(
         &self,
         ctx: &mut ActionContext<'_>,
         due: &DueWindow,
-    ) -> Result<(), WindowError> {
+    ) -> Result<Stored<Window>, WindowError> {
         let window = ctx.get(due.window).await?;
         if due.now < window.cutoff {
             let (key, participant) = (window.key.clone(), window.participant.clone());
@@ -40,9 +40,9 @@ impl Action for BeginClosing {
                 now: due.now,
             });
         }
-        if let Some(window) = window.begun_to_close(due.now) {
-            ctx.plan().update(window);
-        }
-        Ok(())
+        Ok(match window.clone().begun_to_close(due.now) {
+            Some(closing) => ctx.plan().update(closing),
+            None => window,
+        })
     }
 }

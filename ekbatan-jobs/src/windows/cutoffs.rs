@@ -63,8 +63,8 @@ pub enum CutoffsError {
         /// The one after it.
         second: DateTime<Utc>,
     },
-    /// A key is too long to be stored.
-    #[error("the key `{0}` has {1} bytes; use at most {LONGEST_NAME}")]
+    /// A key is empty, or too long to be stored.
+    #[error("the key `{0}` has {1} bytes; use 1 to {LONGEST_NAME}")]
     Length(String, usize),
     /// The schedule has no cutoffs of its own.
     #[error("the schedule `{0}` counts from the end of runs; use `cron`, `daily` or `every`")]
@@ -225,7 +225,8 @@ mod tests {
             let refused = Cutoffs::new(daily(), pattern).unwrap_err();
             assert_eq!(refused, CutoffsError::Pattern(pattern.to_owned()));
         }
-        assert!(matches!(Cutoffs::new(daily(), ""), Err(CutoffsError::Length(..))));
+        let empty = Cutoffs::new(daily(), "").unwrap_err();
+        assert_eq!(empty.to_string(), "the key `` has 0 bytes; use 1 to 255");
         let long = "x".repeat(300) + "%Y%m%d";
         assert!(matches!(Cutoffs::new(daily(), long), Err(CutoffsError::Length(..))));
         let delay = Schedule::delay(Duration::from_secs(60)).unwrap();

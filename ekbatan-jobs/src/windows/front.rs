@@ -7,13 +7,14 @@ use ekbatan_core::action::{ActionExecutor, ErrorKind, ExecuteError};
 use ekbatan_core::domain::Stored;
 use ekbatan_events::{HandlerOptions, NodeBuilder};
 
+use super::begin_closing::{BeginClosing, DueWindow};
 use super::close_windows::{CloseWindows, open_all};
 use super::error::WindowError;
 use super::finish_closing::RefuseLate;
 use super::finish_windows::FinishWindows;
 use super::open_window::OpenWindow;
 use super::series::WindowSeries;
-use super::window::{NewWindow, Window};
+use super::window::{NewWindow, Window, WindowState};
 use crate::node::JobNodeBuilder;
 use crate::options::{JobOptions, Overlap};
 use crate::schedule::Schedule;
@@ -156,6 +157,9 @@ impl<S: WindowSeries> Windows<S> {
 
     /// Opens a window, unless it is there; then its cutoff stays as it is. Fails if that one began to close before
     /// this cutoff: a key never comes again.
+    ///
+    /// A window whose cutoff has come meanwhile begins to close at once. If the process dies before that, the next
+    /// run of the job closes it.
     pub async fn open(
         &self,
         executor: &ActionExecutor,
@@ -163,11 +167,20 @@ impl<S: WindowSeries> Windows<S> {
     ) -> Result<Stored<Window>, ExecuteError<WindowError>> {
         let open = OpenWindow { series: S::NAME };
         let call = || executor.execute(&open, window.clone()).principal(S::NAME);
-        match call().await {
+        let opened = match call().await {
             // Another process has opened it meanwhile.
             Err(error) if error.kind() == ErrorKind::Unique => call().await,
             opened => opened,
+        }?;
+        // After the commit: a run for the cutoff may have looked before, and the next one may be days away.
+        let shard = executor.databases().shards().find(|shard| shard.identifier() == window.shard);
+        let Some(shard) = shard else { return Ok(opened) };
+        let now = shard.database_time().await?;
+        if opened.state != WindowState::Open || opened.cutoff > now {
+            return Ok(opened);
         }
+        let due = DueWindow { window: opened.id, now };
+        executor.execute(&BeginClosing, due).principal(S::NAME).await
     }
 }
 

@@ -171,10 +171,8 @@ impl Window {
     /// # const NAME: &'static str = "orders.accept"; type Params = NewOrder; type Output = (); type Error = ReadError;
     /// async fn perform(&self, ctx: &mut ActionContext<'_>, order: &NewOrder) -> Result<(), ReadError> {
     ///     let window = ctx.get(Window::id_of("settlement", &order.bank, &order.window)).await?;
-    ///     let state = match Window::admits(&window, ctx.plan()) {
-    ///         true => OrderState::Pending,
-    ///         false => OrderState::RejectedCutoff,
-    ///     };
+    ///     let is_in_time = Window::admits(&window, ctx.plan());
+    ///     let state = if is_in_time { OrderState::Pending } else { OrderState::RejectedCutoff };
     ///     let order = Order { id: ctx.new_id(), window: window.id, state };
     ///     ctx.plan().add(New::new(order, ()));
     ///     Ok(())
