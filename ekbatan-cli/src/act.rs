@@ -134,9 +134,10 @@ async fn on_each(
         match work(&on, count).await {
             Ok(count) => done.push((on.identifier(), count)),
             Err(error) => {
-                let later = target.shards().skip(done.len() + 1);
-                let not_begun = later.map(|on| on.identifier()).collect();
-                return Err(Stopped { done, at: on.identifier(), error, not_begun });
+                // Another error may come after some of its rows were changed.
+                let may_go_on =
+                    matches!(error, EventsError::Recount { .. } | EventsError::TooMany { .. });
+                return Err(Stopped::new(target, done, on.identifier(), error, may_go_on));
             }
         }
     }
@@ -149,30 +150,42 @@ struct Stopped {
     done: Vec<(ShardIdentifier, u64)>,
     at: ShardIdentifier,
     error: EventsError,
+    /// Whether the same may be done at that shard without a look at it.
+    may_go_on: bool,
     not_begun: Vec<ShardIdentifier>,
 }
 
 impl Stopped {
+    fn new(
+        target: &Target,
+        done: Vec<(ShardIdentifier, u64)>,
+        at: ShardIdentifier,
+        error: EventsError,
+        may_go_on: bool,
+    ) -> Self {
+        let all = target.shards().map(|on| on.identifier());
+        let not_begun = all.skip_while(|shard| *shard != at).skip(1).collect();
+        Self { done, at, error, may_go_on, not_begun }
+    }
+
     /// Says what became of each shard, so that nobody does it twice on those that are done.
     fn failure(self, did: &str) -> Failure {
-        let Self { done, at, error, not_begun } = self;
-        // The other errors may come after some of its rows were changed.
-        let is_unchanged =
-            matches!(error, EventsError::Recount { .. } | EventsError::TooMany { .. });
-        if is_unchanged && done.is_empty() && not_begun.is_empty() {
+        let Self { done, at, error, may_go_on, not_begun } = self;
+        if may_go_on && done.is_empty() && not_begun.is_empty() {
             return error.into();
         }
-        let how_far = match is_unchanged {
-            true => String::new(),
-            false => format!(
+        let how_far = if may_go_on {
+            String::new()
+        } else {
+            format!(
                 "; `ekbatan events log` says how many were {did} there, so look before you go on with it"
-            ),
+            )
         };
         let mut parts: Vec<String> =
             done.iter().map(|(shard, count)| format!("shard {shard}: {count} {did}")).collect();
         parts.push(format!("stopped at shard {at}: {error}{how_far}"));
         parts.extend(not_begun.iter().map(|shard| format!("shard {shard}: not begun")));
-        let rest = std::iter::once(&at).filter(|_| is_unchanged).chain(&not_begun);
+        let rest = std::iter::once(&at).filter(|_| may_go_on).chain(&not_begun);
         let go_on: Vec<String> = rest.map(|shard| format!("--shard {shard}")).collect();
         let mut message = parts.join("; ");
         if !go_on.is_empty() {
@@ -233,16 +246,20 @@ async fn counted(target: &Target, filter: &DeliveryFilter, verb: &str) -> Result
 }
 
 pub async fn pause(target: &Target, handler: &str, by: &Given) -> Result<Answer, Failure> {
-    each_that_knows(target, async |on| on.operations.pause(handler, &by.who, &by.why).await)
-        .await?;
+    each_that_knows(target, "paused", async |on| {
+        on.operations.pause(handler, &by.who, &by.why).await.map(|()| 1)
+    })
+    .await?;
     let sentence =
         format!("`{handler}` is paused; nodes learn of it within a fifth of their lease");
     Ok(said(sentence, json!({ "paused": handler })))
 }
 
 pub async fn resume(target: &Target, handler: &str, by: &Given) -> Result<Answer, Failure> {
-    each_that_knows(target, async |on| on.operations.resume(handler, &by.who, &by.why).await)
-        .await?;
+    each_that_knows(target, "resumed", async |on| {
+        on.operations.resume(handler, &by.who, &by.why).await.map(|()| 1)
+    })
+    .await?;
     let sentence = format!("`{handler}` goes on; nodes learn of it within a fifth of their lease");
     Ok(said(sentence, json!({ "resumed": handler })))
 }
@@ -272,36 +289,39 @@ pub async fn retire(
             "`{handler}` has {pending} events that it has not handled, and --yes says {yes}; nothing was changed: count again by leaving out --yes"
         )));
     }
-    let mut moved = 0;
-    let retiring =
-        each_that_knows(target, async |on| on.operations.retire(handler, &by.who, &by.why).await);
-    for count in retiring.await? {
-        moved += count;
-    }
+    let moved = each_that_knows(target, "moved", async |on| {
+        on.operations.retire(handler, &by.who, &by.why).await
+    })
+    .await?;
     let sentence = format!(
         "`{handler}` is retired, and {moved} events moved to the dead letters. Processes that do not know it yet may add some for a few seconds; repeat the command then"
     );
     Ok(said(sentence, json!({ "retired": handler, "moved": moved })))
 }
 
-/// Does something on every shard that knows the handler. Fails if none does.
-async fn each_that_knows<T>(
+/// Does something on every shard that knows the handler, and returns the sum of what it counts. Fails if none does. The
+/// work on a shard may be done once more, whether it was done or not.
+async fn each_that_knows(
     target: &Target,
-    work: impl AsyncFn(&OnShard<'_>) -> Result<T, EventsError>,
-) -> Result<Vec<T>, Failure> {
+    did: &str,
+    work: impl AsyncFn(&OnShard<'_>) -> Result<u64, EventsError>,
+) -> Result<u64, Failure> {
     let (mut done, mut unknown) = (Vec::new(), None);
     for on in target.shards() {
         match work(&on).await {
-            Ok(one) => done.push(one),
+            Ok(count) => done.push((on.identifier(), count)),
             Err(
                 error @ (EventsError::UnknownHandler { .. } | EventsError::FormerHandler { .. }),
             ) => unknown = Some(error),
-            Err(error) => return Err(error.into()),
+            Err(error) => {
+                let stopped = Stopped::new(target, done, on.identifier(), error, true);
+                return Err(stopped.failure(did));
+            }
         }
     }
     match unknown {
         Some(error) if done.is_empty() => Err(error.into()),
-        _ => Ok(done),
+        _ => Ok(done.into_iter().map(|(_, count)| count).sum()),
     }
 }
 

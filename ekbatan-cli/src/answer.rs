@@ -60,8 +60,7 @@ impl Answer {
 
 fn write_table(columns: &[&str], rows: &[Row], out: &mut impl Write) -> io::Result<()> {
     let cell = |row: &Row, name: &str| {
-        let text = row.get(name).map(text).unwrap_or_default();
-        let line: String = text.chars().map(|c| if c.is_control() { ' ' } else { c }).collect();
+        let line = row.get(name).map(text).unwrap_or_default().replace('\n', " ");
         if line.chars().count() > LONGEST {
             let cut: String = line.chars().take(LONGEST - 2).collect();
             format!("{cut}..")
@@ -89,12 +88,14 @@ pub fn time(date: impl Into<Option<DateTime<Utc>>>) -> Value {
     date.into().map(|date| date.to_rfc3339_opts(SecondsFormat::Millis, true)).into()
 }
 
+/// A value for people. A terminal would obey the control characters of a stored text: only line breaks stay.
 fn text(value: &Value) -> String {
-    match value {
+    let text = match value {
         Value::Null => "-".to_owned(),
         Value::Bool(true) => "yes".to_owned(),
         Value::Bool(false) => "no".to_owned(),
         Value::String(text) => text.clone(),
         other => other.to_string(),
-    }
+    };
+    text.replace(|c: char| c.is_control() && c != '\n', " ")
 }

@@ -3,6 +3,7 @@
 //! Invariant: a message is handed over only if all messages of its model before it were accepted.
 
 use std::collections::HashSet;
+use std::time::Duration;
 
 use ekbatan_events::RelaySender;
 use tokio::time::Instant;
@@ -10,6 +11,10 @@ use uuid::Uuid;
 
 use crate::OutgoingMessage;
 use crate::broker::{AnyBroker, PUBLISH_TIME, Receipt};
+
+/// The time after which the answer to the last messages is not waited for any more. Soon afterwards the relay drops
+/// the call, and then the receipts of earlier messages would be lost, too.
+const LONGEST_CALL: Duration = Duration::from_secs(PUBLISH_TIME.as_secs() * 19 / 10);
 
 /// Sends messages. Those of different models are sent together; of each model one at a time, unless the
 /// broker keeps the order itself.
@@ -22,7 +27,8 @@ pub(crate) async fn publish(
         let count = messages.len();
         return complete(broker.publish(sender, messages).await, count);
     }
-    let until = Instant::now() + PUBLISH_TIME;
+    let begun = Instant::now();
+    let (until, end) = (begun + PUBLISH_TIME, begun + LONGEST_CALL);
     let mut receipts: Vec<Receipt> = vec![Receipt::NotSent; messages.len()];
     let mut stopped: HashSet<Uuid> = HashSet::new();
     let mut left: Vec<(usize, OutgoingMessage)> = messages.into_iter().enumerate().collect();
@@ -32,7 +38,8 @@ pub(crate) async fn publish(
         let (places, wave): (Vec<usize>, Vec<OutgoingMessage>) =
             left.extract_if(.., is_first).unzip();
         let of: Vec<Uuid> = wave.iter().map(|message| message.stream).collect();
-        let answers = complete(broker.publish(sender, wave).await, of.len());
+        let answer = tokio::time::timeout_at(end, broker.publish(sender, wave)).await;
+        let answers = complete(answer.unwrap_or_default(), of.len());
         let is_away = answers.iter().any(|of| matches!(of, Receipt::Unavailable { .. }));
         for ((place, stream), receipt) in places.into_iter().zip(of).zip(answers) {
             if receipt != Receipt::Accepted {
@@ -50,7 +57,7 @@ pub(crate) async fn publish(
     receipts
 }
 
-/// One receipt for each message, also if the broker forgot some.
+/// One receipt for each message, also if the broker forgot some or did not answer in time.
 fn complete(mut receipts: Vec<Receipt>, count: usize) -> Vec<Receipt> {
     receipts.resize(count, Receipt::unavailable("the broker gave no receipt"));
     receipts
@@ -64,8 +71,8 @@ mod tests {
     use super::*;
     use crate::broker::{Broker, BrokerError};
 
-    /// Accepts everything, after two thirds of the time for a batch.
-    struct Slow;
+    /// Accepts everything, after a time that depends on the message.
+    struct Slow(fn(&OutgoingMessage) -> Duration);
 
     impl Broker for Slow {
         fn describe(&self) -> String {
@@ -81,18 +88,36 @@ mod tests {
         }
 
         async fn publish(&self, _: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
-            tokio::time::sleep(PUBLISH_TIME * 2 / 3).await;
+            tokio::time::sleep(messages.iter().map(self.0).sum()).await;
             vec![Receipt::Accepted; messages.len()]
         }
     }
 
-    #[tokio::test(start_paused = true)]
-    async fn what_a_slow_broker_has_accepted_is_known_before_the_call_is_dropped() {
+    /// The receipts of five messages of one model, if they come before the relay drops the call.
+    async fn receipts(broker: Slow) -> Vec<Receipt> {
         let message = |id: u128| OutgoingMessage::new(Uuid::from_u128(id), "topic", "key", "{}");
         let messages = (0..5).map(message).collect();
         let sender = RelaySender::new("slow", ShardIdentifier::DEFAULT, Uuid::nil());
-        let receipts = publish(&Slow, sender, messages).await;
+        let publishing = publish(&broker, sender, messages);
+        tokio::time::timeout(PUBLISH_TIME * 2, publishing).await.unwrap()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_a_slow_broker_has_accepted_is_known_before_the_call_is_dropped() {
+        let receipts = receipts(Slow(|_| PUBLISH_TIME * 2 / 3)).await;
         assert_eq!(receipts[..2], [Receipt::Accepted, Receipt::Accepted]);
+        assert_eq!(receipts[2..], [Receipt::NotSent, Receipt::NotSent, Receipt::NotSent]);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn what_was_accepted_is_known_although_the_next_answer_comes_too_late() {
+        let time = |message: &OutgoingMessage| match message.id.as_u128() {
+            0 => PUBLISH_TIME * 2 / 3,
+            _ => PUBLISH_TIME * 2,
+        };
+        let receipts = receipts(Slow(time)).await;
+        assert_eq!(receipts[0], Receipt::Accepted);
+        assert!(matches!(receipts[1], Receipt::Unavailable { .. }), "{:?}", receipts[1]);
         assert_eq!(receipts[2..], [Receipt::NotSent, Receipt::NotSent, Receipt::NotSent]);
     }
 }

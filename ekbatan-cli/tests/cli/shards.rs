@@ -23,8 +23,8 @@ pub async fn shard() -> ScratchDatabase {
     scratch
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_purge_that_stops_at_a_shard_says_what_was_done_on_those_before() {
+/// Three shards, of which the second one refuses what operators do, and the program over them.
+async fn three_shards() -> ([ScratchDatabase; 3], Program) {
     let shards = [shard().await, shard().await, shard().await];
     let failing = "CREATE TRIGGER failing BEFORE INSERT ON eventlog_interventions \
         BEGIN SELECT RAISE(ABORT, 'the table is not to be changed'); END";
@@ -36,6 +36,12 @@ async fn a_purge_that_stops_at_a_shard_says_what_was_done_on_those_before() {
     let program = Program::of(&format!(
         "ekbatan: {{sharding: {{default-shard: {{group: 0, member: 0}}, groups: [{{group: 0, name: all, members: [{members}]}}]}}}}"
     ));
+    (shards, program)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_purge_that_stops_at_a_shard_says_what_was_done_on_those_before() {
+    let (shards, program) = three_shards().await;
     let by = ["--who", "alice", "--why", "they are old"];
     let purge = ["events", "purge", "--handler", "mail.send"];
 
@@ -58,6 +64,43 @@ async fn a_purge_that_stops_at_a_shard_says_what_was_done_on_those_before() {
         let rest = [&purge[..], &["--yes", "2", "--shard", shard], &by].concat();
         assert_eq!(program.json(&rest).await["purged"], 2);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn what_stops_at_a_shard_with_a_handler_says_where_it_is_done() {
+    let (shards, program) = three_shards().await;
+    for shard in &shards {
+        let subscribed = format!(
+            "INSERT INTO eventlog_subscriptions (id, handler, event_type, since, state, version) \
+             VALUES ('{}', 'mail.send', 'WalletOpened', 1, 'ACTIVE', 1)",
+            Uuid::now_v7()
+        );
+        shard.execute(&subscribed).await;
+    }
+    let by = ["--who", "alice", "--why", "an audit"];
+    for (verb, yes, did) in [
+        ("pause", &[][..], "paused"),
+        ("resume", &[], "resumed"),
+        ("retire", &["--yes", "0"], "moved"),
+    ] {
+        let command = [&["events", verb, "mail.send"], yes, &by].concat();
+        let done = u64::from(did != "moved");
+        let said = program.run(&command).await.failed(1);
+        let begin = format!("ekbatan: shard 0/0: {done} {did}; stopped at shard 0/1: ");
+        assert!(said.starts_with(&begin) && said.contains("not to be changed"), "{said}");
+        let rest = "; shard 0/2: not begun. Go on with --shard 0/1, then --shard 0/2\n";
+        assert!(said.ends_with(rest), "{said}");
+        let said = program.run(&[&command[..], &["--json"]].concat()).await.failed(1);
+        let said: serde_json::Value = serde_json::from_str(&said).unwrap();
+        assert_eq!(said["shards"][0], json!({ "shard": "0/0", did: done }));
+        assert_eq!(said["shards"][2], json!({ "shard": "0/2", did: 0 }));
+    }
+    shards[1].execute("DROP TRIGGER failing").await;
+    let rest = [&["events", "retire", "mail.send", "--yes", "0"][..], &by].concat();
+    program.run(&rest).await.done();
+    let status = program.json(&["events", "status"]).await;
+    let states: Vec<_> = status.as_array().unwrap().iter().map(|row| &row["state"]).collect();
+    assert_eq!(states, ["retired"; 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -2,7 +2,7 @@
 
 use std::process::{Command, Stdio};
 
-use crate::scene::{self, Scene};
+use crate::scene::{self, Program, Scene};
 use crate::shards::shard;
 
 #[tokio::test]
@@ -30,6 +30,26 @@ async fn a_reader_that_has_enough_is_no_failure() {
         let said = String::from_utf8(ran.stderr).unwrap();
         assert_eq!((ran.status.code(), &*said), (Some(0), ""), "{form:?}");
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_terminal_gets_no_control_characters_of_a_stored_text() {
+    let database = shard().await;
+    let named =
+        "UPDATE eventlog_dead_letters SET error = 'a' || char(27) || '[2J' || char(10) || 'b'";
+    database.execute(named).await;
+    let program = Program::of(&format!(
+        "ekbatan: {{configs: {{primary-config: {{url: '{}'}}}}}}",
+        database.url
+    ));
+    let letters = program.json(&["events", "dead-letters"]).await;
+    assert_eq!(letters[0]["error"], "a\u{1b}[2J\nb");
+    let id = letters[0]["id"].as_str().unwrap();
+    assert_eq!(program.json(&["events", "look", id]).await["error"], "a\u{1b}[2J\nb");
+    let look = program.run(&["events", "look", id]).await.done();
+    assert!(look.contains("  a [2J\nb\n"), "{look:?}");
+    let table = program.run(&["events", "dead-letters"]).await.done();
+    assert!(table.contains("  a [2J b\n"), "{table:?}");
 }
 
 on_every_database! { only mysql: an_event_log_of_another_name_is_named }

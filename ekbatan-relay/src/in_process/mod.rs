@@ -19,7 +19,7 @@ use futures_util::future::join_all;
 pub use subscription::{InProcessMessage, InProcessSubscription};
 
 use crate::OutgoingMessage;
-use crate::broker::{Broker, BrokerError, Receipt};
+use crate::broker::{Broker, BrokerError, Receipt, check_ack_timeout};
 use queue::{MessageKey, Queue};
 
 /// The time after which an acknowledgement is not waited for any more.
@@ -81,7 +81,7 @@ impl InProcessBroker {
     }
 
     /// Sets how long the acknowledgements of a message are waited for by relays that are given this
-    /// broker, or a clone that is made of it from now on; 30 s unless set.
+    /// broker, or a clone that is made of it from now on; 30 s unless set, and at most that.
     #[must_use]
     pub fn ack_timeout(mut self, timeout: Duration) -> Self {
         self.ack_timeout = timeout;
@@ -169,7 +169,7 @@ impl Broker for InProcessBroker {
     }
 
     async fn check(&self, _terms: RelayTerms) -> Result<(), BrokerError> {
-        Ok(())
+        check_ack_timeout(self.ack_timeout)
     }
 
     async fn open(&self, _sender: RelaySender) -> Result<(), BrokerError> {
@@ -179,5 +179,21 @@ impl Broker for InProcessBroker {
     async fn publish(&self, sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
         let publish = |message| self.publish_one(sender.relay, message);
         join_all(messages.into_iter().map(publish)).await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_time_for_an_acknowledgement_that_cannot_be_waited_for_is_refused() {
+        let terms = RelayTerms::of_lease(Duration::from_secs(15));
+        InProcessBroker::new().check(terms).await.unwrap();
+        for timeout in [Duration::ZERO, ACK_TIMEOUT + Duration::from_millis(1), Duration::MAX] {
+            let refused = InProcessBroker::new().ack_timeout(timeout).check(terms).await;
+            let why = refused.unwrap_err().to_string();
+            assert!(why.contains("at most 30s"), "{why}");
+        }
     }
 }

@@ -70,14 +70,27 @@ impl Drop for InProcessMessage {
         }
         let doubled = 2_u32.saturating_pow(self.attempt.saturating_sub(1).min(16));
         let pause = FIRST_PAUSE.saturating_mul(doubled).min(LONGEST_PAUSE);
-        let (queue, key) = (self.queue.clone(), self.key);
-        match tokio::runtime::Handle::try_current() {
-            Ok(runtime) => drop(runtime.spawn(async move {
+        let puts_back = PutsBack { queue: self.queue.clone(), key: self.key };
+        // Without a runtime, the message comes again at once.
+        if let Ok(runtime) = tokio::runtime::Handle::try_current() {
+            runtime.spawn(async move {
                 tokio::time::sleep(pause).await;
-                queue.put_back(key);
-            })),
-            Err(_) => queue.put_back(key),
+                drop(puts_back);
+            });
         }
+    }
+}
+
+/// Puts a message back when it is dropped. So the message is put back, too, if the runtime of its consumer ends during
+/// the pause.
+struct PutsBack {
+    queue: Arc<Queue>,
+    key: MessageKey,
+}
+
+impl Drop for PutsBack {
+    fn drop(&mut self) {
+        self.queue.put_back(self.key);
     }
 }
 
@@ -95,5 +108,34 @@ impl std::fmt::Debug for InProcessMessage {
             .field("message", &self.message)
             .field("attempt", &self.attempt)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use futures_util::FutureExt;
+    use uuid::Uuid;
+
+    use super::*;
+
+    #[test]
+    fn a_message_comes_again_although_the_runtime_of_its_consumer_has_ended() {
+        let queue = Arc::new(Queue::new("consumer".to_owned()));
+        let message = Arc::new(OutgoingMessage::new(Uuid::nil(), "topic", "key", "{}"));
+        let _ack = queue.push(MessageKey { relay: "relay", id: message.id }, &message);
+        let mut subscription = InProcessSubscription::new(queue);
+        for attempt in 1..=2 {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_time().build();
+            let runtime = runtime.unwrap();
+            let message = runtime.block_on(async { subscription.next().now_or_never() });
+            let message = message.flatten().expect("the message is put back");
+            assert_eq!(message.attempt(), attempt);
+            // The runtime ends before the pause does.
+            runtime.block_on(async { drop(message) });
+        }
+        let message = subscription.next().now_or_never().flatten().unwrap();
+        // There is no runtime.
+        drop(message);
+        assert_eq!(subscription.next().now_or_never().flatten().unwrap().attempt(), 4);
     }
 }
