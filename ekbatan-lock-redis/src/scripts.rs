@@ -1,6 +1,7 @@
 //! The scripts. The server executes each of them atomically.
 //!
-//! Invariants: a script is idempotent, so that it can be sent again after its answer was lost.
+//! Invariants: a script can be sent again after its answer was lost: it answers the same, or that
+//! there is nothing to do any more.
 //! Only `force` ends a lease of another owner.
 
 use redis::{Cmd, Script};

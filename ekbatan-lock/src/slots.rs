@@ -84,16 +84,16 @@ impl<P: KeyedLockProvider + ?Sized> Slots<'_, P> {
         options: &LockOptions,
     ) -> Result<Option<Vec<Lease>>, LockError> {
         self.check(options)?;
-        let held = self.reenter();
-        if held.len() == self.count {
+        if let Some(held) = self.reenter_all()? {
             return Ok(Some(held));
-        }
-        if !held.is_empty() {
-            return Err(LockError::Upgrade { key: self.key.clone() });
         }
         let wait = Wait::begin(options);
         loop {
             let Some(turn) = self.take_turn(&wait).await? else { return Ok(None) };
+            // Calls beside this one may have taken slots meanwhile.
+            if let Some(held) = self.reenter_all()? {
+                return Ok(Some(held));
+            }
             tokio::select! {
                 biased;
                 taken = self.wait_for_all(options, &wait) => return taken,
@@ -129,6 +129,15 @@ impl<P: KeyedLockProvider + ?Sized> Slots<'_, P> {
             return Vec::new();
         }
         self.all().iter().filter_map(|slot| self.locks.reenter(slot)).collect()
+    }
+
+    /// All slots, if the scope holds them. An error if it holds only some, as one that reads does.
+    fn reenter_all(&self) -> Result<Option<Vec<Lease>>, LockError> {
+        match self.reenter() {
+            held if held.len() == self.count => Ok(Some(held)),
+            held if held.is_empty() => Ok(None),
+            _ => Err(LockError::Upgrade { key: self.key.clone() }),
+        }
     }
 
     /// Looks for a free slot, unless somebody waits for one. Begins at any slot, because callers

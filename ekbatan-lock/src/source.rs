@@ -212,7 +212,7 @@ pub trait LockSource: KeyedLockProvider {
     ///
     /// # Errors
     ///
-    /// The work's own error, or an error with which the lock server refuses the request.
+    /// The work's own error, or an error of the lock, unless the server is only away.
     fn lead<F, T, E>(
         &self,
         key: &LockKey,

@@ -13,6 +13,7 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
 
+use crate::late_extensions::SharedServer;
 use crate::providers::LONG;
 
 struct Unavailable;
@@ -195,4 +196,19 @@ async fn a_lease_whose_session_ends_while_it_is_extended_was_not_taken() {
         assert!(matches!(&lost, LockError::Lost { cause, .. } if *cause == expected), "{lost:?}");
         assert_eq!(lease.lost().await, expected);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_by_force_does_not_wait_as_long_as_the_server_is_away() {
+    let hour = Duration::from_secs(3_600);
+    let away_until = Some(Instant::now() + hour);
+    let server = SharedServer { away_until, ..SharedServer::default() };
+    let (locks, key) = (LockProvider::new(server, "test"), LockKey::named("k"));
+    let lease = locks.acquire(&key, hour).await.unwrap();
+    let force = || tokio::time::timeout(hour / 4, locks.force_release(&key, "a test"));
+    assert!(force().await.expect("it returns").unwrap());
+    assert!(!lease.is_held());
+    // The server still names the lease, and its worker tries to give the key back.
+    let again = force().await.expect("it returns");
+    assert!(matches!(again, Err(LockError::Unavailable { .. })), "{again:?}");
 }

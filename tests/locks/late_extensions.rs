@@ -23,11 +23,11 @@ const CONFIRM: Duration = Duration::from_millis(200);
 pub struct SharedServer {
     pub keys: Arc<ProcessBackend>,
     /// Whether keys are handed over, for a short time.
-    hands_over: bool,
+    pub hands_over: bool,
     /// How late extensions are answered.
-    late: Duration,
+    pub late: Duration,
     /// Until then, releases do not reach the server.
-    away_until: Option<Instant>,
+    pub away_until: Option<Instant>,
 }
 
 #[async_trait]
@@ -136,4 +136,20 @@ async fn callers_are_told_in_time_while_a_late_extension_is_in_doubt() {
     let refused = locks.acquire(&key, LONG).await.unwrap_err();
     assert!(matches!(refused, LockError::Unavailable { .. }), "{refused}");
     assert!(began.elapsed() < LONG * 2, "after {:?}", began.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_that_nobody_waits_for_any_more_is_not_begun() {
+    let late = Duration::from_secs(10);
+    let locks = LockProvider::new(SharedServer { late, ..SharedServer::default() }, "test");
+    let lease = locks.acquire(&LockKey::named("k"), HOUR).await.unwrap();
+    let minute = Duration::from_secs(60);
+    for _ in 0..3 {
+        let extending = tokio::time::timeout(late / 10, lease.extend(minute));
+        assert!(extending.await.is_err(), "the answer is late");
+    }
+    // The worker comes to it after those before it.
+    lease.extend(minute).await.unwrap();
+    let remaining = lease.remaining();
+    assert!(remaining <= HOUR + minute * 2, "only the first one was sent: {remaining:?}");
 }

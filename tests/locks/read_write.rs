@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use ekbatan::lock::{
-    KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockProvider, LockSource,
+    KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockProvider, LockScope, LockSource,
     WithLockError, WriteLease,
 };
 use ekbatan_testkit::{Dropped, drop_at_poll};
@@ -26,6 +26,7 @@ on_every_provider! {
     a_writer_holds_for_its_whole_time_after_the_wait,
     a_write_lease_ends_as_a_whole,
     a_scope_that_writes_reads_and_one_that_reads_cannot_write,
+    a_writer_beside_a_reader_of_its_scope_does_not_get_its_slot,
 }
 
 const READERS: usize = 3;
@@ -272,5 +273,24 @@ async fn a_scope_that_writes_reads_and_one_that_reads_cannot_write(t: &TestLocks
         Ok::<_, ()>(())
     });
     work.await.unwrap();
+    nothing_is_left(t).await;
+}
+
+async fn a_writer_beside_a_reader_of_its_scope_does_not_get_its_slot(t: &TestLocks) {
+    let turn_of_another = t.locks.acquire(&turn(), LONG).await.unwrap();
+    let lock = t.locks.read_write(&key(), READERS);
+    LockScope::run(async {
+        let options = patient();
+        let reads = async {
+            queue_for_the_turn(&t.locks, 1).await;
+            let reader = t.locks.take(&slot(0), &only_try()).await.unwrap();
+            assert!(turn_of_another.release().await);
+            reader
+        };
+        let (written, reader) = tokio::join!(lock.write(&options), reads);
+        assert!(matches!(written, Err(LockError::Upgrade { .. })), "{written:?}");
+        assert!(reader.expect("the slot is free").is_held());
+    })
+    .await;
     nothing_is_left(t).await;
 }

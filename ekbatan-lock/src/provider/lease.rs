@@ -323,7 +323,8 @@ impl Lease {
         if self.is_held() { self.acquisition.hold.remaining() } else { Duration::ZERO }
     }
 
-    /// Resolves with the cause when the lease is lost. Never resolves if it is released.
+    /// Resolves with the cause when the lease is lost. Never resolves if the last lease of
+    /// its scope is released.
     pub async fn lost(&self) -> LossCause {
         let hold = &self.acquisition.hold;
         loop {
@@ -349,7 +350,8 @@ impl Lease {
     }
 
     /// Makes the lease last longer than `max_hold`. If the server cannot be reached, repeats that
-    /// until the lease ends.
+    /// until the lease ends. If the call is dropped, it is not repeated; a request that has been sent
+    /// may still take effect.
     ///
     /// # Errors
     ///

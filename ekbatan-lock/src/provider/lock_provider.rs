@@ -88,7 +88,8 @@ pub trait KeyedLockProvider: Send + Sync + 'static {
     async fn list(&self, most: usize) -> Result<HeldKeys, LockError>;
 
     /// Ends the lease of the holder that the call finds, and never the lease of one that follows
-    /// it. Returns `false` if there was none, or if it ended by itself meanwhile.
+    /// it. Returns `false` if there was none, if it ended by itself meanwhile, or if
+    /// the connection broke before the server's answer, and the lease was over when it was asked again.
     ///
     /// Of another process, the call ends the grant that the server reports. If that process has
     /// handed the key on to its next waiter under the same grant, that lease ends, too.
@@ -154,7 +155,7 @@ impl LockProvider {
     /// server frees the key by itself. The setting holds for all clones.
     #[must_use]
     pub fn retrying(self, first: Duration, longest: Duration) -> Self {
-        let first = countable(first).max(LOOK_AGAIN);
+        let first = countable(first).max(LEAST_RETRY);
         self.state.set_retry_sleep(first, countable(longest).max(first));
         self
     }
@@ -227,6 +228,7 @@ impl LockProvider {
     async fn end_holder(&self, key: &LockKey, why: &str) -> Result<Option<Grant>, LockError> {
         let (stored, backend) = (self.stored(key), &self.state.backend);
         let failed = |source| LockError::of(key, source);
+        let (until, mut pause) = (Instant::now() + FORCE_PATIENCE, LOOK_AGAIN);
         loop {
             let here = self.state.queue_of(&stored).and_then(|queue| queue.holder());
             let Some(seen) = backend.inspect(&stored).await.map_err(failed)? else {
@@ -243,14 +245,19 @@ impl LockProvider {
                 Some((grant, holder)) if grant.owner == seen.owner => {
                     let ended = queue.force(&holder, why);
                     // Until the worker has released the key, a caller would find it taken.
-                    while ended && queue.owns(&seen) {
+                    while ended && queue.owns(&seen) && Instant::now() < until {
                         tokio::time::sleep(LOOK_AGAIN).await;
                     }
                     return Ok(ended.then_some(seen));
                 }
                 // The worker of this process is about to hand out the grant, or to pass it on.
-                _ => tokio::time::sleep(LOOK_AGAIN).await,
+                _ if Instant::now() >= until => {
+                    let why = "this process has neither handed the key out nor given it back";
+                    return Err(failed(BackendError::unavailable(why)));
+                }
+                _ => tokio::time::sleep(pause).await,
             }
+            pause = (pause * 2).min(LOOK_AGAIN_LATEST);
         }
     }
 
@@ -417,7 +424,16 @@ impl KeyedLockProvider for LockProvider {
 const CLOSE_GRACE: Duration = Duration::from_secs(10);
 
 /// Pause before a release by force looks again at a grant that its process is handing out.
+/// It doubles with each look.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+const LOOK_AGAIN_LATEST: Duration = Duration::from_millis(100);
+
+/// How long a release by force waits for the worker of this process, which may have to wait for the
+/// server.
+const FORCE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The shortest pause before a request that failed is repeated.
+const LEAST_RETRY: Duration = Duration::from_millis(1);
 
 impl fmt::Debug for LockProvider {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

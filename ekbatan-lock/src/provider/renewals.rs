@@ -5,7 +5,8 @@
 //! first one travel together.
 //!
 //! Invariants: no renewal depends on another one. If the common request fails, is late, or leaves
-//! a lease out, the lease is extended by a request of its own. A renewal that nobody waits for any
+//! a lease out, the lease is extended by a request of its own. So it is if the common request is
+//! never sent, because the runtime that is to send it stands still. A renewal that nobody waits for any
 //! more is not sent.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -52,16 +53,18 @@ impl Renewals {
         latest.checked_sub(past).filter(|common| *common > now).unwrap_or(latest)
     }
 
-    /// Extends a grant, in one request with those that others ask for at about the same time.
+    /// Extends a grant, in one request with those that others ask for at about the same time. Without
+    /// an answer within `patience`, the grant is extended by a request of its own.
     pub(crate) async fn extend(
         &self,
         backend: &Arc<dyn LockBackend>,
         extension: GrantExtension,
+        patience: Duration,
     ) -> Result<bool, BackendError> {
         let (answer, answered) = oneshot::channel();
         let is_first = {
             let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
-            gathered.push(Asked { extension, answer });
+            gathered.push(Asked { extension: extension.clone(), answer });
             gathered.len() == 1
         };
         if is_first {
@@ -76,7 +79,11 @@ impl Renewals {
         }
         let ended =
             |_| Err(BackendError::in_doubt("the runtime that extended the lease has ended"));
-        answered.await.unwrap_or_else(ended)
+        if let Ok(answer) = tokio::time::timeout(patience, answered).await {
+            return answer.unwrap_or_else(ended);
+        }
+        let GrantExtension { key, grant, term } = extension;
+        backend.extend(&key, &grant, term).await
     }
 }
 
@@ -149,6 +156,7 @@ mod tests {
     use std::sync::atomic::{AtomicUsize, Ordering};
 
     use async_trait::async_trait;
+    use futures_util::FutureExt;
 
     use super::*;
     use crate::{
@@ -278,6 +286,28 @@ mod tests {
             let (common, alone) = renewed(broken).await;
             assert_eq!(alone, common * LEASES);
         }
+    }
+
+    #[test]
+    fn a_runtime_that_stands_still_keeps_no_lease_of_another_from_being_renewed() {
+        let runtime = || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_time().start_paused(true).build().unwrap()
+        };
+        let counts = Arc::<Counts>::default();
+        let inner = ProcessBackend::new();
+        let counted = Counted { inner, common: Common::Answered, counts: counts.clone() };
+        let backend: Arc<dyn LockBackend> = Arc::new(counted);
+        let renewals = Renewals::new();
+        let renewing = || {
+            let grant = Grant { owner: uuid::Uuid::nil(), token: 1 };
+            renewals.extend(&backend, GrantExtension::new("k", grant, TERM), TERM / 3)
+        };
+        let (standing, running) = (runtime(), runtime());
+        standing.block_on(async { assert!(renewing().now_or_never().is_none()) });
+        let renewed = running.block_on(async { tokio::time::timeout(TERM, renewing()).await });
+        renewed.expect("it sends a request of its own").unwrap();
+        assert_eq!(counts.alone.load(Ordering::SeqCst), 1);
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub(super) enum StatementFailure {
 /// A deadlock: the statement can be sent again.
 const DEADLOCK: u16 = 1213;
 
+/// Number of tries for a statement that deadlocks.
+pub(super) const DEADLOCK_TRIES: usize = 5;
+
 /// The server has undone the statement because of another one: a wait that was too long, a
 /// deadlock, and a conflict with another member of its cluster.
 const ROLLED_BACK: [u16; 3] = [1205, DEADLOCK, 3101];

@@ -11,14 +11,11 @@ use deadpool::managed::{self, Metrics, Object, Pool, PoolError, RecycleError, Re
 use ekbatan_core::config::DataSourceConfig;
 
 use super::connection::{MySqlConnector, MySqlLockConnection, StatementResult};
-use super::error::MySqlLocksError;
+use super::error::{DEADLOCK_TRIES, MySqlLocksError};
 use crate::{BackendError, FailureKind};
 
 /// Idle time after which a connection is checked before it is used.
 const CHECK_AFTER: Duration = Duration::from_secs(30);
-
-/// Number of tries for a statement that deadlocks.
-const TRIES: usize = 5;
 
 pub(super) struct MySqlLockManager {
     connector: Arc<MySqlConnector>,
@@ -117,7 +114,7 @@ impl MySqlLockPool {
         let mut tries = 1;
         loop {
             match connection.run(what, sql).await {
-                Err(failure) if failure.is_deadlock() && tries < TRIES => tries += 1,
+                Err(failure) if failure.is_deadlock() && tries < DEADLOCK_TRIES => tries += 1,
                 answer => return answer.map_err(BackendError::from),
             }
         }

@@ -90,7 +90,7 @@ impl SessionServer for PostgresSessions {
             let why = watched.watch().await;
             tracing::debug!(why, "a lock session has ended");
         });
-        // KeyHints may have been missed while there was no session.
+        // Hints may have been missed while there was no session.
         self.hints.wake_all();
         Ok(session)
     }

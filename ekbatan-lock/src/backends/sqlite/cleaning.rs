@@ -9,17 +9,17 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 use super::columns::get;
 use super::file::{LockFile, SqliteValue};
 use crate::BackendError;
-use crate::backends::cleaning::RELEASES;
+use crate::backends::cleaning::{CleaningSlices, RELEASES};
 
 /// The last row of the next slice.
 const SLICE: &str = "\
     SELECT max(rowid) FROM \
-        (SELECT rowid FROM eventlog_lock_leases WHERE rowid > $1 ORDER BY rowid LIMIT 1000)";
+        (SELECT rowid FROM eventlog_lock_leases WHERE rowid > $1 ORDER BY rowid LIMIT $2)";
 
 const DELETE: &str = concat!(
     "DELETE FROM eventlog_lock_leases WHERE rowid > $1 AND rowid <= $2 AND token < ",
     now!(),
-    " - 86400000 AND until <= ",
+    " - $3 AND until <= ",
     now!()
 );
 
@@ -38,12 +38,16 @@ impl RowCleaner {
     }
 
     pub(super) async fn clean(&self, file: &LockFile) -> Result<(), BackendError> {
+        let rows = i64::try_from(CleaningSlices::ROWS).unwrap_or(i64::MAX);
         let after = SqliteValue::Int(self.after.load(Ordering::Relaxed));
-        let row = file.row("looking for old leases", SLICE, &[after]).await?;
+        let row =
+            file.row("looking for old leases", SLICE, &[after, SqliteValue::Int(rows)]).await?;
         let last = row.map_or(Ok(None), |row| get::<Option<i64>>(&row, 0))?;
         self.after.store(last.unwrap_or_default(), Ordering::Relaxed);
         if let Some(last) = last {
-            file.row("deleting old leases", DELETE, &[after, SqliteValue::Int(last)]).await?;
+            let kept = i64::try_from(CleaningSlices::KEPT.as_millis()).unwrap_or(i64::MAX);
+            let values = [after, SqliteValue::Int(last), SqliteValue::Int(kept)];
+            file.row("deleting old leases", DELETE, &values).await?;
         }
         Ok(())
     }

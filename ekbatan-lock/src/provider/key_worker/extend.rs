@@ -10,7 +10,7 @@ use tokio::time::Instant;
 
 use super::server_key::{ServerGrant, ServerKey};
 use crate::provider::key_queue::MAX_TURN;
-use crate::provider::lease::Hold;
+use crate::provider::lease::{Extension, Hold};
 use crate::{BackendError, GrantExtension, LockError, LossCause};
 
 /// How often a term is renewed before it would end.
@@ -25,19 +25,20 @@ fn not_extended(gone: &mut Gone<'_>) -> LossCause {
     gone.now_or_never().map_or(LossCause::Taken, LossCause::SessionGone)
 }
 
-/// Extends the hold. Repeats that until the hold ends. The server gets no longer term than
+/// Extends the hold. Repeats that until the hold ends, or until the caller is gone. The server gets no longer term than
 /// `longest`, the term of a lease that is renewed: if the process dies, the key is free after it.
 pub(super) async fn extend(
     server: &ServerKey,
     hold: &Hold,
     granted: &mut ServerGrant,
     gone: &mut Gone<'_>,
-    by: Duration,
+    extension: &Extension,
     longest: Option<Duration>,
 ) -> Result<(), LockError> {
     let lost = |cause: LossCause| Err(LockError::Lost { key: server.queue.key().clone(), cause });
+    let by = extension.by;
     let mut backoff = server.backoff();
-    loop {
+    while !extension.answer.is_closed() {
         let asked = Instant::now();
         let wanted = hold.deadline().saturating_duration_since(asked) + by;
         let term = longest.map_or(wanted, |longest| wanted.min(longest)) + MAX_TURN;
@@ -70,6 +71,8 @@ pub(super) async fn extend(
         tracing::debug!(%error, key = %server.queue.key(), "extending a lease failed; trying again");
         tokio::time::sleep(backoff.pause().min(rest)).await;
     }
+    // Nobody reads this answer.
+    Ok(())
 }
 
 /// Renews the term. Returns when to renew it again.
@@ -88,7 +91,10 @@ pub(super) async fn renew(
         let term = term.min(left) + MAX_TURN;
         let before = granted.extending(asked + term);
         let extension = GrantExtension::new(server.stored(), granted.grant, term);
-        let renewing = server.provider.renewals.extend(&server.provider.backend, extension);
+        // What is left after it is for a request of its own.
+        let patience = granted.until.saturating_duration_since(asked) / 2;
+        let renewals = &server.provider.renewals;
+        let renewing = renewals.extend(&server.provider.backend, extension, patience);
         let why = match tokio::time::timeout_at(granted.until, renewing).await {
             Ok(Ok(true)) => {
                 granted.extended(asked + term, before);

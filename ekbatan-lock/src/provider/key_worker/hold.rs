@@ -168,18 +168,18 @@ async fn watch(
             ended = hold.ended() => return (granted, ended),
             why = &mut gone => drop(hold.lose(LossCause::SessionGone(why))),
             () = tokio::time::sleep_until(hold.ends()) => hold.expire(),
-            Some(Extension { by, answer }) = extensions.recv() => {
+            Some(extension) = extensions.recv() => {
                 let extended = tokio::select! {
                     biased;
                     ended = hold.ended() => return (granted, ended),
-                    extended = extend(server, hold, &mut granted, &mut gone, by, term) => extended,
+                    extended = extend(server, hold, &mut granted, &mut gone, &extension, term) => extended,
                 };
                 if term.is_none() && !granted.is_short {
                     // The extension has confirmed a grant that was handed over. A renewal now
                     // would take the extension back.
                     renewal = None;
                 }
-                let _ = answer.send(extended);
+                let _ = extension.answer.send(extended);
             }
             () = tokio::time::sleep_until(warning.unwrap_or(never)), if warning.is_some() => {
                 warning = None;

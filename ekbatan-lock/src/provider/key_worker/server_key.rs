@@ -157,7 +157,7 @@ impl ServerKey {
         Backoff::new(self.provider.retry_sleep())
     }
 
-    /// Waits before a request is repeated, at most until `until`. Callers that do not wait learn
+    /// Waits this long before a request is repeated. Callers that do not wait learn
     /// of the failure. Returns early, with `true`, if the queue is closed or `stop` says so
     /// after a change of the queue.
     pub(super) async fn pause(&self, pause: Duration, stop: impl Fn() -> bool) -> bool {

@@ -18,7 +18,7 @@ use crate::backends::mysql::cleaning::RowCleaner;
 use crate::backends::mysql::connection::{
     MySqlConnector, MySqlLockConnection, StatementResult, value,
 };
-use crate::backends::mysql::error::{MySqlLocksError, StatementFailure};
+use crate::backends::mysql::error::{DEADLOCK_TRIES, MySqlLocksError, StatementFailure};
 use crate::backends::mysql::lease::duration;
 use crate::backends::session::SessionGrants;
 use crate::{BackendError, Holder};
@@ -35,9 +35,6 @@ const FRESH: Duration = Duration::from_millis(200);
 
 /// Number of marks that this process remembers before it drops old ones.
 const REMEMBERED: usize = 4096;
-
-/// Number of tries for a statement that deadlocks.
-const TRIES: usize = 5;
 
 // Error numbers of KILL: unknown session; not the owner, or missing privilege.
 const NO_SUCH_SESSION: u16 = 1094;
@@ -125,7 +122,7 @@ impl MySqlSession {
             match self.run("taking a lock", &self.statements.take(asked)).await {
                 Ok(sets) => return self.taken(asked, &sets).await,
                 Err(failure) => {
-                    let again = failure.is_deadlock() && tries < TRIES;
+                    let again = failure.is_deadlock() && tries < DEADLOCK_TRIES;
                     // The statement may have taken locks before it failed; they stay taken.
                     // Those of a session that has ended do not.
                     if !self.grants.is_over() {
