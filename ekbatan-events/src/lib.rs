@@ -5,7 +5,7 @@
 //! deliveries, runs their handlers, and deletes each delivery in the commit that has the handler's
 //! effect. So that effect is in the database exactly once, however often the handler runs.
 //!
-//! The rooms from bottom to top: `remote`, the calls of other systems; what an application writes and sees, in the files
+//! The rooms from bottom to top: `remote`, the calls to other systems; what an application writes and sees, in the files
 //! of this folder; `handlers`, those of a node; `nodes`, what nodes know of each other; `claims`, from due deliveries to
 //! those that may start; `runs`, from their start to their end; `worker`, which does all of it on one shard; `node`;
 //! `operations`, what operators do.

@@ -103,7 +103,7 @@ pub enum RetentionError {
     Shards {
         /// The shards and the causes.
         failed: Vec<(ShardIdentifier, EventsError)>,
-        /// What was deleted on the other shards, and on those in steps that ended.
+        /// What was deleted before the failures, on all shards.
         deleted: Deleted,
     },
 }

@@ -72,7 +72,7 @@ impl JobsError {
     }
 
     /// Whether another process has changed the same rows, so that they are to be read again. A lock
-    /// timeout is none: whoever repeats that at once may do so for ever.
+    /// timeout is no such error: reading them again at once would only wait for the lock once more.
     pub(crate) fn is_conflict(&self) -> bool {
         let of_database = |error: &DbError| {
             matches!(

@@ -365,7 +365,7 @@ impl Store {
     ) -> Result<Vec<Stored<RunRow>>, JobsError> {
         let request = PageRequest::first(most).filter(RunRow::JOB.eq(job));
         let request = request.order_by(RunRow::CHANGED, Direction::Descending);
-        Ok(self.runs.page(request).await?.rows)
+        Ok(self.runs.page(request).await?.at_most(most))
     }
 
     pub(crate) async fn run(&self, id: Id<RunRow>) -> Result<Option<Stored<RunRow>>, JobsError> {

@@ -16,7 +16,7 @@ pub enum StoredId {
 }
 
 impl StoredId {
-    /// How the ids of events are read, so that none is unreadable.
+    /// How ids are read: as bytes where they are texts, because the id of another program need not be a UUID.
     pub(crate) fn column(events: &TableInfo) -> ColumnDef {
         let is_text = events.columns.first().is_some_and(are_texts);
         ColumnDef::new("id", if is_text { ValueType::Bytes } else { ValueType::Uuid })
@@ -26,10 +26,10 @@ impl StoredId {
     pub(crate) fn read(value: &Value) -> Option<Self> {
         match value {
             Value::Uuid(id) => Some(Self::Uuid(*id)),
-            Value::Bytes(text) => {
-                let other = || Self::Other(String::from_utf8_lossy(text).into_owned());
-                Some(uuid_of(text).map_or_else(other, Self::Uuid))
-            }
+            Value::Bytes(text) => match uuid_of(text) {
+                Some(id) => Some(Self::Uuid(id)),
+                None => String::from_utf8(text.clone()).ok().map(Self::Other),
+            },
             _ => None,
         }
     }
@@ -45,9 +45,9 @@ impl StoredId {
         }
     }
 
-    /// A condition on the rows of a walk without an end, or nothing. SQLite stores bytes in a column of texts,
-    /// too. They stand behind all texts, and none of them is an id.
-    pub(crate) fn but_for_bytes(database: &Database) -> &'static str {
+    /// A condition that ends a walk behind the last text, or nothing. SQLite stores blobs in a column of texts,
+    /// too, and sorts them behind all texts. None of them is an id.
+    pub(crate) fn without_blobs(database: &Database) -> &'static str {
         if database.driver.capabilities().single_writer { " AND id < x''" } else { "" }
     }
 }

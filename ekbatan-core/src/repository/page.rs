@@ -142,6 +142,14 @@ pub struct Page<T> {
     pub next: Option<PageRequest<T>>,
 }
 
+impl<T> Page<T> {
+    /// Its first rows, at most so many: none if none are asked for, though a page always has room for one.
+    #[doc(hidden)]
+    pub fn at_most(self, most: usize) -> Vec<Stored<T>> {
+        self.rows.into_iter().take(most).collect()
+    }
+}
+
 impl<T> std::fmt::Debug for PageRequest<T> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("PageRequest")

@@ -100,8 +100,7 @@ impl Poll {
             candidates = due.found;
             // A handler may have another name by now, under which earlier events have deliveries.
             if due.generation > self.subscriptions.generation() {
-                self.subscriptions = Arc::new(self.registrar.read().await?);
-                self.hub.set(self.shard.identifier(), self.subscriptions.clone());
+                self.subscriptions = self.registrar.present(&self.hub).await?;
             }
         }
         // Every event that was committed before a candidate has its deliveries after this sweep, so

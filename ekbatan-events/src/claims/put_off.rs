@@ -22,8 +22,8 @@ const BEHIND_WAITING: Duration = Duration::from_millis(50);
 const LONGEST_BEHIND_WAITING: Duration = Duration::from_secs(60);
 
 /// After which time it is checked whether a delivery is still behind a parked one. Somebody who releases
-/// the parked one releases those behind it, and [`put_off`] those that it blocks at that moment. Only what
-/// was cut off in between waits for the check: its process, its round or its connection has ended.
+/// the parked one releases those behind it, and [`put_off`] those that it blocks at that moment. If a
+/// process, a round or a connection ends in between, the delivery waits for this check.
 const BEHIND_PARKED: Duration = Duration::from_secs(600);
 
 /// After which time at most a blocked delivery of the handler is looked at again. An action that cancels

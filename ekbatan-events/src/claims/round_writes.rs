@@ -15,6 +15,7 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::error::EventsError;
+use crate::nodes::membership::free_deliveries;
 
 /// How long the writes of a round take at most, if no round has taken longer.
 const SHORTEST_LIMIT: Duration = Duration::from_secs(2);
@@ -128,11 +129,7 @@ impl<'w> RoundWrites<'w> {
         if locked.is_empty() {
             return Ok(locked);
         }
-        let ids: Vec<Uuid> = locked.iter().copied().collect();
-        let asking = |transaction| async move {
-            Ok::<_, EventsError>(self.shard.free_deliveries(&transaction, ids).await?)
-        };
-        for free in self.shard.transactions().in_transaction(asking).await? {
+        for free in free_deliveries(self.shard, locked.iter().copied().collect()).await? {
             locked.remove(&free);
         }
         self.left_rows.fetch_or(!locked.is_empty(), Ordering::Relaxed);

@@ -105,7 +105,7 @@ impl Streams {
 
     fn push_ready(&mut self, one: Claimed) {
         let queue = self.ready.entry(one.handler.name).or_default();
-        // While nothing waited, no run was late: the next ones have nothing to catch up.
+        // No event was ready, so none is late because of the rate.
         if queue.first().is_none()
             && let Some(next) = self.next.get_mut(one.handler.name)
         {

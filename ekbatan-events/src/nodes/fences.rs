@@ -32,7 +32,7 @@ const LONGEST: Duration = Duration::from_secs(60);
 /// The relays of a shard whose brokers can keep a node from sending.
 pub(crate) struct Fences {
     pub(crate) handlers: HandlerSet,
-    pub(crate) subscriptions: Option<Arc<Subscriptions>>,
+    pub(crate) subscriptions: Arc<Subscriptions>,
     pub(crate) tasks: FenceTasks,
 }
 
@@ -66,8 +66,7 @@ impl FenceTasks {
 impl Fences {
     /// The stored names of all of them, also of those that other processes have.
     pub(crate) fn names(&self) -> Vec<String> {
-        let Some(subscriptions) = &self.subscriptions else { return Vec::new() };
-        let fenced = subscriptions.fenced().map(str::to_owned);
+        let fenced = self.subscriptions.fenced().map(str::to_owned);
         // Deliveries under an earlier name are fenced, too.
         let earlier = self.known().flat_map(|handler| handler.names());
         let names: HashSet<String> = fenced.chain(earlier).collect();
@@ -77,9 +76,7 @@ impl Fences {
     /// Those that this node sends by. One that only commits may not reach the broker.
     pub(crate) fn known(&self) -> impl Iterator<Item = &Handler> {
         let is_fenced = |handler: &&Arc<Handler>| {
-            let subscriptions = self.subscriptions.as_deref();
-            !handler.is_paused()
-                && subscriptions.is_some_and(|all| all.fenced().any(|name| name == handler.name))
+            !handler.is_paused() && self.subscriptions.fenced().any(|name| name == handler.name)
         };
         self.handlers.iter().filter(is_fenced).map(|handler| &**handler)
     }

@@ -217,10 +217,7 @@ impl Membership {
             return Ok(rows);
         }
         let ids = rows.iter().map(|row| row.id.uuid()).collect();
-        let asking = |transaction| async move {
-            Ok::<_, EventsError>(self.shard.free_deliveries(&transaction, ids).await?)
-        };
-        let free = self.shard.transactions().in_transaction(asking).await?;
+        let free = free_deliveries(&self.shard, ids).await?;
         rows.retain(|row| free.contains(&row.id.uuid()));
         Ok(rows)
     }
@@ -238,6 +235,17 @@ impl Membership {
             }
         }
     }
+}
+
+/// Those of these deliveries that no transaction keeps locked.
+pub(crate) async fn free_deliveries(
+    shard: &Shard,
+    ids: Vec<Uuid>,
+) -> Result<HashSet<Uuid>, EventsError> {
+    let asking = |transaction| async move {
+        Ok::<_, EventsError>(shard.free_deliveries(&transaction, ids).await?)
+    };
+    Ok(shard.transactions().in_transaction(asking).await?)
 }
 
 /// Releases deliveries. Returns how many were still as they were read.

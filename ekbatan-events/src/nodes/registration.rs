@@ -1,8 +1,11 @@
 //! Tells a shard which events the handlers of this process want.
 
+use std::sync::Arc;
+
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{
-    RegistryState, Subscription, SubscriptionRegistry, SubscriptionState, Subscriptions, Wanted,
+    DeliveryHub, RegistryState, Subscription, SubscriptionRegistry, SubscriptionState,
+    Subscriptions, Wanted,
 };
 use ekbatan_core::db::{DbErrorKind, Transaction};
 use ekbatan_core::domain::{Id, New, Stored};
@@ -55,6 +58,21 @@ impl Registrar {
             }
             (generation, states) = present;
         }
+    }
+
+    /// The present subscriptions, which the process knows from then on. They are read only if it knows earlier
+    /// ones.
+    pub(crate) async fn present(
+        &self,
+        hub: &DeliveryHub,
+    ) -> Result<Arc<Subscriptions>, EventsError> {
+        let (shard, versions) = (self.shard.identifier(), self.versions().await?);
+        if let Some(known) = hub.of(shard).filter(|known| known.versions() == versions) {
+            return Ok(known);
+        }
+        let present = Arc::new(self.read().await?);
+        hub.set(shard, present.clone());
+        Ok(present)
     }
 
     /// The present generation, and how often operators have changed the states of subscriptions.

@@ -4,9 +4,7 @@
 //! if they are as many as the operator has counted. Each transaction changes some of them and adds
 //! their number to the row of the intervention.
 
-use std::collections::HashMap;
-
-use ekbatan_core::__private::deliveries::{Delivery, EventPlace, StoredPlace};
+use ekbatan_core::__private::deliveries::{Delivery, StoredPlace};
 use ekbatan_core::domain::{Id, New, Stored};
 use uuid::Uuid;
 
@@ -65,7 +63,7 @@ impl DeliveryOperations {
                 let mut log =
                     self.begin(InterventionKind::Replay, filter, counted, found, operator).await?;
                 // A stream's earlier versions are there before its later ones are claimed.
-                places.sort_by_key(place_of_event);
+                places.sort_by_key(|of| of.place);
                 for chunk in places.chunks(CHUNK) {
                     log = self.replay_events(log, filter, chunk, operator).await?;
                 }
@@ -147,13 +145,13 @@ impl DeliveryOperations {
     ) -> Result<Stored<Intervention>, EventsError> {
         let now = self.databases.clock().now();
         let note = failure::shorten(&format!("replayed by {}: {}", operator.who, operator.why));
-        let events: Vec<Uuid> = chunk.iter().map(|place| place.event_id).collect();
+        let events: Vec<Uuid> = chunk.iter().map(|of| of.place.event_id).collect();
         let replaying = |transaction| async move {
             // Before their deliveries are there, so that no retention deletes them meanwhile.
             let kept = self.shard.keep_events(&transaction, events).await?;
-            let places = chunk.iter().filter(|place| kept.contains(&place.event_id));
+            let places = chunk.iter().map(|of| of.place);
+            let places = places.filter(|place| kept.contains(&place.event_id));
             let again = |place| {
-                let place = place_of_event(place);
                 New::new(Delivery::once_more(&filter.handler, place, note.clone(), now), ())
             };
             let deliveries: Vec<_> = places.map(again).collect();
@@ -173,13 +171,11 @@ impl DeliveryOperations {
         chunk: &[FoundLetter],
         change: Change<'_>,
     ) -> Result<Stored<Intervention>, EventsError> {
-        let places: HashMap<Uuid, EventPlace> =
-            chunk.iter().map(|letter| (letter.id.uuid(), letter.place)).collect();
         let ids: Vec<Id<DeadLetter>> = chunk.iter().map(|letter| letter.id).collect();
         loop {
             let mut letters = self.dead_letters.find_by_ids(&ids).await?;
             letters.retain(|letter| selects(filter, letter.state));
-            letters.sort_by_key(|letter| places.get(&letter.id.uuid()).copied());
+            letters.sort_by_key(|letter| letter.place());
             if let Change::Replay(_) = change {
                 let places = letters.iter().map(|letter| (letter.stream, letter.model_version));
                 let (streams, versions) = places.unzip();
@@ -228,15 +224,6 @@ impl DeliveryOperations {
 enum Change<'o> {
     Replay(Operator<'o>),
     Purge,
-}
-
-fn place_of_event(place: &StoredPlace) -> EventPlace {
-    EventPlace {
-        stream: place.stream,
-        model_version: place.model_version,
-        event_index: place.event_index,
-        event_id: place.event_id,
-    }
 }
 
 /// Adds rows to those that are done.

@@ -3,8 +3,8 @@
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Delivery, DeliveryState};
 use ekbatan_core::action::Priority;
-use ekbatan_core::domain::{Entity, Id, New, Stored};
-use ekbatan_core::repository::{Condition, Direction, Page, PageRequest, Repository};
+use ekbatan_core::domain::{Id, New, Stored};
+use ekbatan_core::repository::{Condition, Direction, PageRequest, Repository};
 use ekbatan_core::shard::{Databases, Shard};
 use uuid::Uuid;
 
@@ -114,7 +114,7 @@ impl DeliveryOperations {
         let request = PageRequest::first(most).filter(condition);
         let request = request.order_by(Delivery::DUE, Direction::Ascending);
         let page = self.deliveries.page(request).await?;
-        Ok(first_rows(most, page).into_iter().map(|row| pending(row.into_value())).collect())
+        Ok(page.at_most(most).into_iter().map(|row| pending(row.into_value())).collect())
     }
 
     /// What operators did, the last first, at most `most`.
@@ -124,7 +124,7 @@ impl DeliveryOperations {
     ) -> Result<Vec<Stored<Intervention>>, EventsError> {
         let request = PageRequest::first(most);
         let request = request.order_by(Intervention::STARTED, Direction::Descending);
-        Ok(first_rows(most, self.interventions.page(request).await?))
+        Ok(self.interventions.page(request).await?.at_most(most))
     }
 
     /// Lets a parked delivery be tried again at once, with all of its attempts. Those of its model
@@ -172,7 +172,7 @@ impl DeliveryOperations {
         let dead = DeadLetter::STATE.eq(DeadLetterState::Dead);
         let request = PageRequest::first(most).filter(dead);
         let request = request.order_by(DeadLetter::DIED, Direction::Ascending);
-        Ok(first_rows(most, self.dead_letters.page(request).await?))
+        Ok(self.dead_letters.page(request).await?.at_most(most))
     }
 
     /// The dead letter with this id, also if it is settled.
@@ -296,11 +296,6 @@ impl DeliveryOperations {
         }
         Ok(())
     }
-}
-
-/// The first rows of a page, which has one also if none are asked for.
-pub(crate) fn first_rows<T: Entity>(most: usize, page: Page<T>) -> Vec<Stored<T>> {
-    page.rows.into_iter().take(most).collect()
 }
 
 fn pending(row: Delivery) -> PendingDelivery {

@@ -58,19 +58,19 @@ impl DeliveryOperations {
         let mut after = Some(StoredId::Uuid(Uuid::nil()));
         while let Some(begin) = after {
             let page = self.shard.stored_places(&search, &begin).await?;
-            let is_done = |place: &StoredPlace| {
-                let kind = EventKind { model: &place.model_type, name: &place.event_type };
-                !unsettled.contains(&place.event_id)
+            let is_done = |of: &StoredPlace| {
+                let kind = EventKind { model: &of.model_type, name: &of.event_type };
+                !unsettled.contains(&of.place.event_id)
                     && wanted
                         .iter()
-                        .any(|(of, row)| of.has(kind) && !is_lacking(row, &retired, place))
+                        .any(|(wanted, row)| wanted.has(kind) && !is_lacking(row, &retired, of))
             };
             let done: Vec<StoredPlace> = page.places.into_iter().filter(is_done).collect();
             for chunk in done.chunks(CHUNK) {
-                let places = chunk.iter().map(|place| (place.stream, place.model_version));
+                let places = chunk.iter().map(|of| (of.place.stream, of.place.model_version));
                 let (streams, versions) = places.unzip();
                 let open = self.open_among(&filter.handler, streams, versions).await?;
-                found.extend(chunk.iter().filter(|of| !open.contains(&of.event_id)).cloned());
+                found.extend(chunk.iter().filter(|of| !open.contains(&of.place.event_id)).cloned());
             }
             if found.len() > MOST {
                 return Err(self.too_many(filter));
@@ -218,13 +218,13 @@ fn chosen_names(
 }
 
 /// Whether the sweep is still to deliver an event.
-fn is_lacking(subscription: &Subscription, retired: &[&Subscription], place: &StoredPlace) -> bool {
+fn is_lacking(subscription: &Subscription, retired: &[&Subscription], event: &StoredPlace) -> bool {
     // Where it goes on where it was retired, earlier events had their deliveries.
     let goes_on = retired.iter().find(|of| of.since_date == subscription.since_date);
     let had = |generation: &i64| {
         *generation >= subscription.since
             || goes_on.is_some_and(|retired| (1..retired.since).contains(generation))
     };
-    place.fanned_out.filter(had).is_none()
-        && subscription.since_date.is_none_or(|date| place.date >= date)
+    event.fanned_out.filter(had).is_none()
+        && subscription.since_date.is_none_or(|date| event.date >= date)
 }

@@ -8,7 +8,7 @@ use uuid::Uuid;
 
 use crate::error::EventsError;
 use crate::intervention::{InterventionKind, Operator};
-use crate::operations::deliveries::{DeliveryOperations, first_rows};
+use crate::operations::deliveries::DeliveryOperations;
 use crate::remote::call::{RemoteCall, RemoteCallState};
 
 /// What an operator says of a remote call.
@@ -29,7 +29,7 @@ impl DeliveryOperations {
         let states = [RemoteCallState::InDoubt, RemoteCallState::Sent];
         let request = PageRequest::first(most).filter(RemoteCall::STATE.is_in(states));
         let request = request.order_by(RemoteCall::SENT, Direction::Ascending);
-        Ok(first_rows(most, self.remote_calls.page(request).await?))
+        Ok(self.remote_calls.page(request).await?.at_most(most))
     }
 
     /// The remote call with this key.

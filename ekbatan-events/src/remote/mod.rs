@@ -1,4 +1,4 @@
-//! Calls of other systems that a handler makes: each is sent at most once, or again with the same key.
+//! Calls to other systems that a handler makes: each is sent at most once, or again with the same key.
 
 pub(crate) mod call;
 pub(crate) mod error;

@@ -295,21 +295,10 @@ impl Runner {
         if events.into_iter().all(|event| handler.wants(event.kind())) {
             return None;
         }
-        let (hub, shard) = (self.executor.deliveries(), self.shard.identifier());
-        let reading = async {
-            let (generation, _) = self.registrar.versions().await?;
-            let known = hub.of(shard).filter(|known| known.generation() == generation);
-            if let Some(known) = known {
-                return Ok(known);
-            }
-            let present = Arc::new(self.registrar.read().await?);
-            hub.set(shard, present.clone());
-            Ok::<_, EventsError>(present)
-        };
         let failed = |error: &EventsError| {
             tracing::warn!(handler = handler.name, %error, "what other processes want could not be read");
         };
-        reading.await.inspect_err(failed).ok()
+        self.registrar.present(self.executor.deliveries()).await.inspect_err(failed).ok()
     }
 
     /// Lets a delivery wait for another process, without counting an attempt.

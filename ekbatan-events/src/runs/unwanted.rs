@@ -18,11 +18,11 @@ const SHORTEST: Duration = Duration::from_millis(100);
 /// For how long at most. Where no process is left that wants it, many of them must not keep a node busy.
 const LONGEST: Duration = Duration::from_secs(600);
 
-/// By how much longer the process that has left it passes its stream over: it must not claim it again before
-/// others have had the time to.
+/// The process that has left an event passes its stream over for this many times as long, so that others have
+/// the time to claim it.
 const PASSED_OVER: u32 = 4;
 
-/// This much longer is enough, because nodes look for events every few seconds.
+/// By how much longer it passes the stream over at most: others look for events every few seconds.
 const LONGER: Duration = Duration::from_secs(60);
 
 /// What a process does with an event that it has claimed for a handler.

@@ -125,14 +125,9 @@ impl Heart {
     }
 
     async fn look_around(&mut self, membership: &mut Membership) -> Result<(), EventsError> {
-        let known = self.hub.of(self.shard.identifier()).map(|of| of.versions());
-        if known != Some(self.registrar.versions().await?) {
-            let subscriptions = self.registrar.read().await?;
-            self.hub.set(self.shard.identifier(), Arc::new(subscriptions));
-        }
         let fences = Fences {
             handlers: self.handlers.clone(),
-            subscriptions: self.hub.of(self.shard.identifier()),
+            subscriptions: self.registrar.present(&self.hub).await?,
             tasks: self.fences.clone(),
         };
         membership.clear_away(&fences, self.databases.clock().now()).await.map(drop)

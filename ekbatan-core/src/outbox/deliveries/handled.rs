@@ -49,8 +49,7 @@ pub(crate) async fn delete_handled(
             let page = retried(|| delete_page(database, &span, &after, limits)).await?;
             deleted += page.deleted;
             match page.last {
-                // They are equal if the id is no valid text: its copy may stand before it.
-                Some(last) if page.found == at_once && last != after => after = last,
+                Some(last) if page.found == at_once => after = last,
                 _ => break,
             }
         }
@@ -179,7 +178,7 @@ fn lock(
             args.push(uuid(before));
             sql += &format!(" AND id < ${}", args.len());
         }
-        None => sql += StoredId::but_for_bytes(database),
+        None => sql += StoredId::without_blobs(database),
     }
     if span.only_delivered {
         sql += " AND (delivered OR event_type IS NULL)";

@@ -48,7 +48,6 @@ pub(super) struct Lacking {
 }
 
 /// Events of some generations.
-#[derive(Clone, Copy)]
 enum Range {
     /// Those that have no generation yet.
     New,

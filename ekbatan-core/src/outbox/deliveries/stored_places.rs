@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 
 use chrono::{DateTime, Utc};
-use uuid::Uuid;
 
+use super::EventPlace;
 use super::sweep::stream_of;
 use crate::clock::to_micros;
 use crate::db::eventlog::EVENTS;
@@ -36,21 +36,15 @@ pub struct StoredEvents {
     pub until: Option<DateTime<Utc>>,
 }
 
-/// The place of a stored event in its stream.
+/// A stored event, without its content.
 #[derive(Debug, Clone, PartialEq)]
 pub struct StoredPlace {
-    /// The event.
-    pub event_id: Uuid,
+    /// Its place in its stream.
+    pub place: EventPlace,
     /// Its name.
     pub event_type: String,
     /// The model's name; empty if another program wrote none.
     pub model_type: String,
-    /// Its stream.
-    pub stream: Uuid,
-    /// The version of the model after the change.
-    pub model_version: i64,
-    /// The position of the event within its action.
-    pub event_index: i64,
     /// The time of the event.
     pub date: DateTime<Utc>,
     /// The generation whose deliveries it has; `None` for none.
@@ -94,14 +88,17 @@ impl StoredPlace {
             return None;
         };
         let number = |value| if let Value::Int(number) = value { Some(number) } else { None };
-        Some(Self {
-            event_id: StoredId::read(&id)?.uuid()?,
-            event_type,
-            model_type: if let Value::Text(name) = model_type { name } else { String::new() },
+        let place = EventPlace {
             stream: stream_of(&model),
             // As the sweep does it for events without versions.
             model_version: number(version).unwrap_or(date.timestamp_micros()),
             event_index: number(index).unwrap_or(0),
+            event_id: StoredId::read(&id)?.uuid()?,
+        };
+        Some(Self {
+            place,
+            event_type,
+            model_type: if let Value::Text(name) = model_type { name } else { String::new() },
             date,
             fanned_out: number(fanned_out),
         })
@@ -117,7 +114,7 @@ pub(crate) async fn stored_places(
     let events = database.table(&EVENTS).await?;
     let table = database.driver.syntax().table(&EVENTS);
     let id = StoredId::column(&events);
-    let begin = format!("id > $1{}", StoredId::but_for_bytes(database));
+    let begin = format!("id > $1{}", StoredId::without_blobs(database));
     let end = Query {
         sql: format!(
             "SELECT id FROM {table} WHERE {begin} ORDER BY id LIMIT 1 OFFSET {}",
@@ -129,8 +126,6 @@ pub(crate) async fn stored_places(
     };
     let end = database.fetch(&end, Route::Primary, HOLDER).await?;
     let next = end.first().and_then(|row| StoredId::read(row.first()?));
-    // They are equal if the id is no valid text: its copy may stand before it.
-    let next = next.filter(|last| last != after);
     let mut filter = Filter { database, events: &events, sql: begin, args: vec![after.arg()] };
     if let Some(last) = &next {
         filter.args.push(last.arg());

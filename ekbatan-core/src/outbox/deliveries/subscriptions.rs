@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_relay_had_under_an_earlier_name_is_fenced_until_an_operator_retires_it() {
+    fn a_relay_is_fenced_under_earlier_names_too_and_not_once_withdrawn() {
         let in_state = |handler, state| Subscription { state, ..wants(handler, Wanted::Fence, 1) };
         let rows = vec![
             in_state("later", SubscriptionState::Active),
