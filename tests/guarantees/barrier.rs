@@ -321,7 +321,8 @@ async fn a_caller_does_not_join_a_wait_that_has_begun(dialect: Dialect) {
 async fn a_silent_server_is_not_waited_for_longer_than_allowed(dialect: Dialect) {
     let scratch = ScratchDatabase::create(dialect).await;
     let (through, proxy) = proxied(&scratch.url).await;
-    let config = ScratchDatabase::config_of(&through).read_timeout(Duration::from_secs(600));
+    let long = Duration::from_secs(600);
+    let config = ScratchDatabase::config_of(&through).read_timeout(long).connection_timeout(long);
     let orders = Orders::with_config(config).await;
     let mut other = scratch.connect().await;
     other.execute("BEGIN").await;

@@ -310,7 +310,7 @@ mod of_a_silent_line {
         Ledger::open(&scratch.url).await;
         let config = ScratchDatabase::config_of(&through)
             .lanes(1)
-            .connection_timeout(Duration::from_secs(3))
+            .connection_timeout(Duration::from_secs(20))
             .settle_timeout(Duration::from_secs(600));
         let ledger = Ledger::impatient(config).await;
         let id = ledger.open_wallet_patiently().await;

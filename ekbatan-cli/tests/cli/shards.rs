@@ -23,7 +23,7 @@ pub async fn shard() -> ScratchDatabase {
     scratch
 }
 
-/// Three shards, of which the second one refuses what operators do, and the program over them.
+/// Three shards, and the program over them. The second shard refuses what operators do.
 async fn three_shards() -> ([ScratchDatabase; 3], Program) {
     let shards = [shard().await, shard().await, shard().await];
     let failing = "CREATE TRIGGER failing BEFORE INSERT ON eventlog_interventions \

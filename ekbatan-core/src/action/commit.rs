@@ -37,8 +37,8 @@ enum CommitFailure {
 /// Why the result of a commit is unknown whose task ended without one.
 pub(super) const COMMIT_STOPPED: &str = "the task that committed it was stopped";
 
-/// Commits a plan. If the caller still waits for its token or its effects then, calls `release`
-/// before: an effect may need what the call holds.
+/// Commits a plan. Then, if the caller waits for a token or for effects, calls `release` first: an
+/// effect may need what the call holds.
 pub(super) async fn commit(
     attempt: &mut Attempt,
     planned: Planned,

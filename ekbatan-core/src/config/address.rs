@@ -97,11 +97,12 @@ impl<'a> Parts<'a> {
         if dialect_of(&scheme) != Some(Dialect::Postgres) {
             return decoded(path);
         }
-        // The driver prefers the parameter. Without a name the server takes the database that is named
+        // The driver prefers the parameters. Without a name the server takes the database that is named
         // like the user.
         let in_path = path.strip_prefix('/').map(decoded);
         let named = self.last_parameter("dbname").or(in_path);
-        let named = named.or_else(|| username.map(str::to_owned)).or_else(|| self.user.clone());
+        let user = username.map(str::to_owned).or_else(|| self.last_parameter("user"));
+        let named = named.or(user).or_else(|| self.user.clone());
         named.map(|name| format!("/{name}")).unwrap_or_default()
     }
 
@@ -381,6 +382,7 @@ mod tests {
             ("postgres://db/shop", "postgres://db/shop?hostaddr=10.0.0.1"),
             ("postgres://db/shop", "postgres://db/shop?port=5433"),
             ("postgres://a@db", "postgres://b@db"),
+            ("postgres://a@db?user=b", "postgres://a@db?user=c"),
             ("mysql://db/shop?socket=/run/a", "mysql://db/shop?socket=/run/b"),
             ("mysql://db/shop", "mysql://127.0.0.1/shop"),
             ("redis://cache:2379", "redis://cache"),

@@ -37,7 +37,7 @@ pub struct EventsConfig {
     /// How many new deliveries a look claims at most, and how many that wait. The handlers share it, with
     /// at least 16 for each. Default 256.
     pub claimed_at_once: usize,
-    /// Maximum number of events without deliveries that one poll delivers. Default 2,000.
+    /// Maximum number of events to which one poll gives the deliveries that they lack. Default 2,000.
     pub swept_at_once: usize,
     /// How often a node reports how far its handlers are. Default 60 s.
     pub gauges: Duration,

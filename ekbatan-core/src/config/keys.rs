@@ -90,11 +90,11 @@ static EVENTS: &[Key] = &[
         "Whether nodes tell those of other processes of new events at once, and hear of theirs: on PostgreSQL by a session that listens, on SQLite by a look whether the file has changed.",
     )
     .or("true"),
-    Key::new("claimed-at-once", Kind::count(&CLAIMED), "How many new deliveries a look claims at most, and how many that wait; handlers share it, with at least 16 for each.").or("256"),
+    Key::new("claimed-at-once", Kind::count(&CLAIMED), "How many new deliveries of one priority a look claims at most, and how many that wait; handlers share it, with at least 16 for each.").or("256"),
     Key::new(
         "swept-at-once",
         Kind::count(&ROWS),
-        "Maximum number of events without deliveries that one poll delivers.",
+        "Maximum number of events to which one poll gives the deliveries that they lack.",
     )
     .or("2000"),
     Key::new("gauges", TIME, "How often a node reports how far its handlers are.").or("60s"),
@@ -187,7 +187,7 @@ static RELAY: &[Key] = &[
         "`true` encrypts the connection, whatever the address says. `false` is refused if the address encrypts, and beside `tls-root-cert`.",
     )
     .or("by the address"),
-    Key::new("tls-root-cert", Kind::Text, "A file of root certificates, one of which must have signed the server's certificate. Encrypts the connection."),
+    Key::new("tls-root-cert", Kind::Text, "A file of root certificates, one of which must have signed the server's certificate. With it, the connection is encrypted."),
     Key::new("models", Kind::Texts, "The models whose events are sent, by their stored names. Default: all, unless `events` is given."),
     Key::new("events", Kind::Texts, "The events that are sent, by their stored names, beside those of `models`."),
     Key::new(

@@ -215,14 +215,30 @@ impl Shared {
     /// Uses a session until it is lost, which is an error, or another one is needed.
     async fn attend(
         &self,
+        session: Box<dyn DoorbellSession>,
+        listens: bool,
+        members: &mut watch::Receiver<Members>,
+    ) -> Result<(), DbError> {
+        let mut ring_at = None;
+        let ended = self.ring_and_hear(session, listens, members, &mut ring_at).await;
+        if ring_at.is_some() {
+            // The next session rings.
+            self.rung.notify_one();
+        }
+        ended
+    }
+
+    /// The same. `ring_at` is when it rings, if there is something to tell that was not told yet.
+    async fn ring_and_hear(
+        &self,
         mut session: Box<dyn DoorbellSession>,
         listens: bool,
         members: &mut watch::Receiver<Members>,
+        ring_at: &mut Option<Instant>,
     ) -> Result<(), DbError> {
         // Something may have been told while there was no session.
         self.heard.send_replace(());
         let mut free = Instant::now();
-        let mut ring_at = None;
         let mut silent_at = Instant::now() + SILENT;
         loop {
             // Also what has changed while the session was opened.
@@ -230,10 +246,6 @@ impl Shared {
             if now.is_closed || now.nodes == 0 || (now.listeners > 0) != listens {
                 // A server that does not answer ends the session itself.
                 let _ = timeout(LONGEST_ANSWER, session.close()).await;
-                // The next session rings.
-                if ring_at.is_some() {
-                    self.rung.notify_one();
-                }
                 return Ok(());
             }
             tokio::select! {
@@ -242,7 +254,7 @@ impl Shared {
                     self.heard.send_replace(());
                     silent_at = Instant::now() + SILENT;
                 }
-                () = self.rung.notified(), if ring_at.is_none() => ring_at = Some(free),
+                () = self.rung.notified(), if ring_at.is_none() => *ring_at = Some(free),
                 () = sleep_until(ring_at.unwrap_or(silent_at)) => {
                     let ringing = async {
                         match ring_at {
@@ -251,12 +263,7 @@ impl Shared {
                         }
                     };
                     let rung = timeout(LONGEST_ANSWER, ringing).await;
-                    let has_others = rung.unwrap_or_else(|_| Err(no_answer())).inspect_err(|_| {
-                        // The next session rings.
-                        if ring_at.is_some() {
-                            self.rung.notify_one();
-                        }
-                    })?;
+                    let has_others = rung.unwrap_or_else(|_| Err(no_answer()))?;
                     if ring_at.take().is_some() {
                         free = Instant::now() + if has_others { GAP } else { ALONE };
                     }

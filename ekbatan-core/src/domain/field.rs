@@ -148,8 +148,8 @@ impl Field for f32 {
 
     fn from_value(value: Value) -> Result<Self, FieldError> {
         match value {
-            // Exact for what was stored from an f32. Other programs may have written a double,
-            // of which this is the nearest f32.
+            // Exact for what was stored from an f32. A double that another program wrote is
+            // rounded to the nearest f32.
             Value::Float(value) => match value as f32 {
                 narrow if narrow.is_infinite() && value.is_finite() => Err(FieldError::new(
                     format!("the database holds {value}, which does not fit f32"),

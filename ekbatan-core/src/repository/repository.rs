@@ -14,8 +14,8 @@ use crate::shard::{Databases, Fencing, Shard, Shards};
 /// The rows of one table.
 ///
 /// Reads return rows that are not deleted. They use the primary unless [`Repository::on_replica`]
-/// is called, and a transaction only if [`Repository::within`] names it. Where to read is what the
-/// last such call says.
+/// is called, and a transaction only if [`Repository::within`] names it. The last of these calls
+/// decides where the repository reads.
 ///
 /// If the rows are spread over shards, a read by id queries the one shard of the id. Every other
 /// read queries all shards, several concurrently, and returns rows in the order of the shards; pages
@@ -77,6 +77,7 @@ impl<T: Entity> Repository<T> {
     #[must_use]
     pub fn on_replica(mut self) -> Self {
         self.route = Route::Replica;
+        self.after = None;
         self.within = None;
         self.pending = None;
         self

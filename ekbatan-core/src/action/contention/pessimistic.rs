@@ -30,8 +30,8 @@ pub(super) async fn pessimistic(
 /// The leases of a call, and the fences that they give it.
 pub(super) type TakenLeases = (Vec<Box<dyn HeldLease>>, Option<Arc<Fencing>>);
 
-/// Runs one attempt under leases. Starts to release them and calls `release` together, as
-/// [`commit`](crate::action::commit::commit) says.
+/// Runs one attempt under leases. When [`commit`](crate::action::commit::commit) calls `release`, the
+/// leases begin to be released, too.
 pub(super) async fn under_leases(
     call: &mut dyn Perform,
     (mut held, fencing): TakenLeases,

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::events::check_longest;
 use super::{login, parameters};
 use crate::config::address::{Parts, scheme};
 use crate::config::data_source::{DataSourceConfig, LONGEST_TIMEOUT};
@@ -147,11 +148,7 @@ fn numbers(config: &DataSourceConfig, at: &KeyPath, findings: &mut Findings) {
         ("settle-timeout", config.settle_timeout),
         ("statement-timeout", config.statement_timeout.unwrap_or_default()),
     ] {
-        if value > LONGEST_TIMEOUT {
-            let days = LONGEST_TIMEOUT.as_secs() / 86_400;
-            let message = format!("is too long; at most {days}d");
-            findings.add_value(&at.key(key), format!("{value:?}"), message);
-        }
+        check_longest(key, value, LONGEST_TIMEOUT, at, findings);
     }
     if !config.read_timeout.is_zero() && config.read_timeout < Duration::from_millis(1) {
         findings.add(&at.key("read-timeout"), "must be at least 1ms, or 0s for none");

@@ -86,14 +86,25 @@ pub(super) fn check_time(
     at: &KeyPath,
     findings: &mut Findings,
 ) {
-    let message = if time.is_zero() {
-        "is no time; give more than 0s".to_owned()
-    } else if time > longest {
-        format!("is too long; at most {}d", longest.as_secs() / 86_400)
+    if time.is_zero() {
+        findings.add_value(&at.key(key), format!("{time:?}"), "is no time; give more than 0s");
     } else {
-        return;
-    };
-    findings.add_value(&at.key(key), format!("{time:?}"), message);
+        check_longest(key, time, longest, at, findings);
+    }
+}
+
+/// A time that is at most `longest`.
+pub(super) fn check_longest(
+    key: &str,
+    time: Duration,
+    longest: Duration,
+    at: &KeyPath,
+    findings: &mut Findings,
+) {
+    if time > longest {
+        let message = format!("is too long; at most {}d", longest.as_secs() / 86_400);
+        findings.add_value(&at.key(key), format!("{time:?}"), message);
+    }
 }
 
 pub(super) fn size(

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::events::check_longest;
 use super::login;
 use crate::config::address::{Parts, shown};
 use crate::config::data_source::{DataSourceConfig, LONGEST_TIMEOUT};
@@ -26,20 +27,15 @@ pub(super) fn check(
     if let Some(provider) = provider {
         meanings(&config.locks, provider, at, findings);
     }
-    let message = match config.locks.term {
+    match config.locks.term {
         Some(term) if term < LEAST_TERM => {
-            format!("is too short to be renewed in time; give at least {LEAST_TERM:?}")
+            let message =
+                format!("is too short to be renewed in time; give at least {LEAST_TERM:?}");
+            findings.add_value(&at.key("term"), format!("{term:?}"), message);
         }
-        Some(term) if term > LONGEST_TIMEOUT => {
-            format!("is too long; at most {}d", LONGEST_TIMEOUT.as_secs() / 86_400)
-        }
-        _ => return,
-    };
-    findings.add_value(
-        &at.key("term"),
-        format!("{:?}", config.locks.term.unwrap_or_default()),
-        message,
-    );
+        Some(term) => check_longest("term", term, LONGEST_TIMEOUT, at, findings),
+        None => {}
+    }
 }
 
 fn texts(locks: &LockConfig, at: &KeyPath, findings: &mut Findings) {
@@ -60,19 +56,16 @@ fn texts(locks: &LockConfig, at: &KeyPath, findings: &mut Findings) {
 
 /// The pauses before a request is repeated.
 fn pauses(locks: &LockConfig, at: &KeyPath, findings: &mut Findings) {
-    let (first, longest) = (at.key("retry-sleep"), at.key("max-retry-sleep"));
-    for (at, pause) in [(&first, locks.retry_sleep), (&longest, locks.max_retry_sleep)] {
-        if let Some(pause) = pause.filter(|pause| *pause > LONGEST_TIMEOUT) {
-            let message = format!("is too long; at most {}d", LONGEST_TIMEOUT.as_secs() / 86_400);
-            findings.add_value(at, format!("{pause:?}"), message);
-        }
+    let (first, longest) = ("retry-sleep", "max-retry-sleep");
+    for (key, pause) in [(first, locks.retry_sleep), (longest, locks.max_retry_sleep)] {
+        check_longest(key, pause.unwrap_or_default(), LONGEST_TIMEOUT, at, findings);
     }
     let least = locks.retry_sleep.unwrap_or(RETRY_SLEEP.0);
     if let Some(pause) = locks.max_retry_sleep.filter(|pause| *pause < least)
-        && !findings.has(&first)
+        && !findings.has(&at.key(first))
     {
         let message = format!("is less than retry-sleep, which is {least:?}");
-        findings.add_value(&longest, format!("{pause:?}"), message);
+        findings.add_value(&at.key(longest), format!("{pause:?}"), message);
     }
 }
 

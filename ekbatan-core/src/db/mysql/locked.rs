@@ -44,10 +44,11 @@ impl MySqlConnection {
             plan.push(free_row(&self.syntax, row, n)?)?;
         }
         plan.push("ROLLBACK")?;
+        let row_of = |n: i64| usize::try_from(n).ok().and_then(|n| rows.get(n)).copied();
         let mut free = Vec::new();
         for packet in plan.packets() {
             match self.numbers(&packet).await {
-                Ok(numbers) => free.extend(numbers.into_iter().map(|n| rows[n as usize])),
+                Ok(numbers) => free.extend(numbers.into_iter().filter_map(row_of)),
                 // Otherwise the rows that were found free would stay locked.
                 Err(error) => return Err(self.after_rollback(error).await),
             }

@@ -159,7 +159,11 @@ impl CoalescedCall<'_> {
         let Some(lease) = self.options.lease else {
             return optimistic(self.call, || drop(guard)).await;
         };
-        let restart_turn = |bound| guard.as_ref().is_none_or(|guard| guard.restart_turn(bound));
+        let restart_turn = |bound| {
+            if let Some(guard) = &guard {
+                guard.restart_turn(bound);
+            }
+        };
         // The wait for the lease does not count.
         restart_turn(self.options.turn.saturating_add(lease.wait));
         let key = std::slice::from_ref(self.key);
