@@ -299,8 +299,8 @@ pub async fn retire(
     Ok(said(sentence, json!({ "retired": handler, "moved": moved })))
 }
 
-/// Does something on every shard that knows the handler, and returns the sum of what it counts. Fails if none does. The
-/// work on a shard may be done once more, whether it was done or not.
+/// Does something on every shard that knows the handler, and returns the sum of what it counts. Fails if none does.
+/// `work` must be safe to repeat on a shard.
 async fn each_that_knows(
     target: &Target,
     did: &str,

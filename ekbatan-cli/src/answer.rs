@@ -88,7 +88,12 @@ pub fn time(date: impl Into<Option<DateTime<Utc>>>) -> Value {
     date.into().map(|date| date.to_rfc3339_opts(SecondsFormat::Millis, true)).into()
 }
 
-/// A value for people. A terminal would obey the control characters of a stored text: only line breaks stay.
+/// A text for people. A terminal would obey the control characters of a stored text: only line breaks stay.
+pub fn for_people(text: &str) -> String {
+    text.replace(|c: char| c.is_control() && c != '\n', " ")
+}
+
+/// A value for people.
 fn text(value: &Value) -> String {
     let text = match value {
         Value::Null => "-".to_owned(),
@@ -97,5 +102,5 @@ fn text(value: &Value) -> String {
         Value::String(text) => text.clone(),
         other => other.to_string(),
     };
-    text.replace(|c: char| c.is_control() && c != '\n', " ")
+    for_people(&text)
 }

@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
+use crate::answer::for_people;
+
 /// What went wrong, and whose turn it is.
 pub struct Failure {
     message: String,
@@ -47,7 +49,7 @@ impl Failure {
             self.facts.insert("error".to_owned(), json!(self.message));
             eprintln!("{}", Value::Object(self.facts));
         } else {
-            eprintln!("ekbatan: {}", self.message);
+            eprintln!("ekbatan: {}", for_people(&self.message));
         }
     }
 }

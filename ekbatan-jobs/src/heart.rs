@@ -1,5 +1,7 @@
 //! Keeps a node alive, and takes over from those that are not.
 
+use std::pin::pin;
+
 use ekbatan_core::domain::Stored;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -26,16 +28,18 @@ impl Heart {
     /// from which others count the lease at the earliest.
     pub(crate) async fn beat(mut self, mut membership: Membership, mut renewed: Instant) {
         let (lease, every) = (self.settings.lease, self.settings.lease / 5);
-        let mut begun = renewed;
+        let mut is_renewed = true;
         loop {
             // After a renewal that failed, only the next one matters.
-            if renewed >= begun {
+            if is_renewed {
                 // Never for so long that this node is not renewed in time.
                 let latest = (renewed + lease / 2).max(Instant::now() + every);
                 self.look_around_until(latest, &mut membership).await;
             }
+            let (over, now) = (renewed + lease, Instant::now());
+            let next = if now < over { over.min(now + every) } else { now + every };
             tokio::select! {
-                () = tokio::time::sleep(every) => {}
+                () = tokio::time::sleep_until(next) => {}
                 _ = self.leaving.changed() => {
                     if let Err(error) = membership.leave().await {
                         tracing::warn!(%error, "a node of jobs left its row behind; others delete it");
@@ -43,12 +47,23 @@ impl Heart {
                     return;
                 }
             }
-            begun = Instant::now();
-            // Others may take this node for dead once its lease is over.
-            let latest = (renewed + lease).max(begun + every);
-            match tokio::time::timeout_at(latest, membership.renew()).await {
+            is_renewed = false;
+            let begun = Instant::now();
+            let answer = {
+                let mut renewing = pin!(membership.renew());
+                // Others may take this node for dead once its lease is over. A later answer still counts.
+                let latest = over.max(begun + every);
+                match tokio::time::timeout_at(latest, &mut renewing).await {
+                    Err(late) => {
+                        self.silent(renewed, &late);
+                        tokio::time::timeout_at(begun + lease, renewing).await
+                    }
+                    answer => answer,
+                }
+            };
+            match answer {
                 Ok(Ok(true)) => {
-                    renewed = begun;
+                    (renewed, is_renewed) = (begun, true);
                     self.set_identity(Some(membership.id()));
                 }
                 Ok(Ok(false)) => {
@@ -57,7 +72,7 @@ impl Heart {
                     let joining = Instant::now();
                     match self.join().await {
                         Ok(joined) => {
-                            (membership, renewed) = (joined, joining);
+                            (membership, renewed, is_renewed) = (joined, joining, true);
                             self.set_identity(Some(membership.id()));
                         }
                         Err(error) => {

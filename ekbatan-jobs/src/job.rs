@@ -181,8 +181,8 @@ impl<'c> RunContext<'c> {
     /// Executes an action whose commit ends the run: either both are in the database or neither is.
     /// So it is committed once, however often the run is begun. No action of the run can follow.
     ///
-    /// The stored end of the run is the time of this call, and not of the commit. A slot that becomes due while
-    /// the action is performed is not one during the run. So do what takes long before this call.
+    /// The run ends at the time of this call, not at the commit: a slot that becomes due in between does not
+    /// count as during the run. Do slow work before this call.
     ///
     /// The action must write to the default shard. For another shard use [`step`](Self::step).
     pub async fn finish<A: Action>(

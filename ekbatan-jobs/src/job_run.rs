@@ -64,7 +64,10 @@ impl Runner {
             span.record("ekbatan.job.outcome", outcome);
             self.end(&row, &run, end).await;
         };
-        work.instrument(span.clone()).await;
+        // Also what is dropped there may panic. The run is begun again then.
+        if AssertUnwindSafe(work.instrument(span.clone())).catch_unwind().await.is_err() {
+            tracing::error!(job = job.name, run = %run.id, "what a job left behind panicked");
+        }
         run.id.uuid()
     }
 

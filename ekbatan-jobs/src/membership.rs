@@ -84,7 +84,10 @@ impl Membership {
                         living.remove(&id);
                     }
                     Err(error) if error.is_conflict() => {}
-                    Err(error) => return Err(error),
+                    // It stops no other node.
+                    Err(error) => {
+                        tracing::debug!(node = %node.id, %error, "a silent node could not be deleted; trying again")
+                    }
                 }
             }
         }

@@ -154,7 +154,7 @@ impl Schedule {
     }
 
     /// Due this long after the end of the run before. The first time is this long after the job
-    /// became known. A run that [`finish`](crate::RunContext::finish) ends counts as ended when that is called.
+    /// became known. A run that [`finish`](crate::RunContext::finish) ends counts as ended at that call.
     pub fn delay(delay: Duration) -> Result<Self, ScheduleError> {
         check_duration(delay).map(|()| Self(Kind::Delay(delay)))
     }

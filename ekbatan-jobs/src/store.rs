@@ -344,8 +344,10 @@ impl Store {
         let earliest = self.runs.page(request).await?.rows;
         let surplus = self.surplus(job, ended()).await?;
         for run in earliest.into_iter().take(surplus) {
-            // Another node may have deleted it.
-            unless_conflict(self.runs.erase(&run).await.map_err(JobsError::from))?;
+            // Another node may have deleted it, or keeps it locked.
+            if let Err(error) = self.runs.erase(&run).await {
+                tracing::debug!(job = %job.name, run = %run.id, %error, "an earlier run could not be deleted; the next run tries again");
+            }
         }
         Ok(())
     }
@@ -391,7 +393,7 @@ fn omitted(job: &JobRow, slots: Omitted, state: RunState, now: DateTime<Utc>) ->
     RunRow::omitted(job, slots, state, now)
 }
 
-/// `false` if the row is not as it was read. After any other error it may be: the write is to be tried again.
+/// `false` if the row is not as it was read. After any other error the row may be unchanged: try the write again.
 fn unless_stale<T>(written: Result<T, WriteError>) -> Result<bool, JobsError> {
     match written {
         Ok(_) => Ok(true),

@@ -198,7 +198,7 @@ impl Worker {
                     self.store.prune(job).await;
                 }
             }
-            // A look that is under way when the node stops goes on for a while.
+            // The node has stopped during this look: start nothing more.
             Step::Start(_) if *self.stop.borrow() != Stop::No => {
                 return Ok(Stepped::Waits(None));
             }

@@ -280,8 +280,8 @@ pub trait LockBackend: Send + Sync + 'static {
     }
 
     /// Ends the grant that [`inspect`](Self::inspect) has reported, and no other. Returns
-    /// `false` if it is over already, also if another grant has followed, or if this call has ended it
-    /// and was sent again because the connection broke before the answer.
+    /// `false` if it is over already, also if another grant has followed; also if the connection
+    /// broke before the answer, and the repeated request found the grant over.
     async fn force_release(&self, key: &str, seen: &Grant, why: &str)
     -> Result<bool, BackendError>;
 

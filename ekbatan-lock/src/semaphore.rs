@@ -18,8 +18,8 @@ use crate::{KeyedLockProvider, Lease, LockError, LockKey, LockOptions, WithLockE
 /// the backend serves them in order. A caller that does not wait (a `max_wait` of zero) gets `None`
 /// if each permit was taken when it looked, or if others wait.
 ///
-/// Calls within the work re-enter the permit of their scope. Only calls beside each other in one
-/// scope, which begin before it has a permit, can get one each.
+/// Calls within the work re-enter the permit of their scope. Only calls that run side by side in one
+/// scope, and begin before it has a permit, can get one each.
 ///
 /// Name the same number of permits everywhere. If callers name different numbers, each uses as many
 /// of the first permits as it names, so that never more permits are out than the greatest number.

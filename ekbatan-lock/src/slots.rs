@@ -131,7 +131,7 @@ impl<P: KeyedLockProvider + ?Sized> Slots<'_, P> {
         self.all().iter().filter_map(|slot| self.locks.reenter(slot)).collect()
     }
 
-    /// All slots, if the scope holds them. An error if it holds only some, as one that reads does.
+    /// All slots, if the scope holds them. An error if it holds only some: then it reads.
     fn reenter_all(&self) -> Result<Option<Vec<Lease>>, LockError> {
         match self.reenter() {
             held if held.len() == self.count => Ok(Some(held)),

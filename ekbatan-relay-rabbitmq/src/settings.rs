@@ -5,7 +5,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use lapin::tcp::OwnedTLSConfig;
-use lapin::uri::{AMQPScheme, AMQPUri};
+use lapin::uri::AMQPUri;
 
 use crate::error::RabbitMqError;
 
@@ -36,15 +36,19 @@ impl Settings {
 
     pub(crate) fn uri(&self) -> Result<AMQPUri, RabbitMqError> {
         let refused = |why| RabbitMqError::Address { address: self.shown(), why };
-        let mut uri = AMQPUri::from_str(&self.url)
-            .map_err(|why| refused(format!("cannot be used ({why})")))?;
+        // Without encryption the root certificate would have no effect. The scheme decides on the usual port.
+        let encrypts = self.requires_tls || self.root_certificate.is_some();
+        let url = match self.url.split_once("://") {
+            Some((scheme, rest)) if encrypts && scheme.eq_ignore_ascii_case("amqp") => {
+                format!("amqps://{rest}")
+            }
+            _ => self.url.clone(),
+        };
+        let mut uri =
+            AMQPUri::from_str(&url).map_err(|why| refused(format!("cannot be used ({why})")))?;
         if let Some((user, password)) = &self.login {
             uri.authority.userinfo.username.clone_from(user);
             uri.authority.userinfo.password.clone_from(password);
-        }
-        // Without encryption the root certificate would have no effect.
-        if self.requires_tls || self.root_certificate.is_some() {
-            uri.scheme = AMQPScheme::AMQPS;
         }
         // A connection over which nothing comes is noticed.
         let heartbeat = self.ack_timeout.as_secs().clamp(1, 60);
@@ -65,11 +69,13 @@ impl Settings {
 
 #[cfg(test)]
 mod tests {
+    use lapin::uri::AMQPScheme::{AMQP, AMQPS};
+
     use super::*;
 
-    fn scheme(requires_tls: bool, root_certificate: Option<&str>) -> AMQPScheme {
+    fn uri(url: &str, requires_tls: bool, root_certificate: Option<&str>) -> AMQPUri {
         let settings = Settings {
-            url: "amqp://h".to_owned(),
+            url: url.to_owned(),
             login: None,
             requires_tls,
             root_certificate: root_certificate.map(PathBuf::from),
@@ -77,13 +83,20 @@ mod tests {
             most_bytes: 1,
             ack_timeout: Duration::from_secs(1),
         };
-        settings.uri().unwrap().scheme
+        settings.uri().unwrap()
     }
 
     #[test]
     fn a_root_certificate_encrypts() {
-        assert_eq!(scheme(false, None), AMQPScheme::AMQP);
-        assert_eq!(scheme(true, None), AMQPScheme::AMQPS);
-        assert_eq!(scheme(false, Some("ca.pem")), AMQPScheme::AMQPS);
+        for (url, requires_tls, certificate, scheme, port) in [
+            ("amqp://h", false, None, AMQP, 5672),
+            ("amqp://h", true, None, AMQPS, 5671),
+            ("amqp://h", false, Some("ca.pem"), AMQPS, 5671),
+            ("amqp://h:5672", true, None, AMQPS, 5672),
+            ("amqps://h", false, None, AMQPS, 5671),
+        ] {
+            let uri = uri(url, requires_tls, certificate);
+            assert_eq!((uri.scheme, uri.authority.port), (scheme, port), "{url}");
+        }
     }
 }

@@ -12,9 +12,12 @@ use uuid::Uuid;
 use crate::OutgoingMessage;
 use crate::broker::{AnyBroker, PUBLISH_TIME, Receipt};
 
-/// The time after which the answer to the last messages is not waited for any more. Soon afterwards the relay drops
-/// the call, and then the receipts of earlier messages would be lost, too.
-const LONGEST_CALL: Duration = Duration::from_secs(PUBLISH_TIME.as_secs() * 19 / 10);
+/// The time after which the relay gives a batch up. Brokers have shorter ones for their answers.
+pub(crate) const TIMEOUT: Duration = PUBLISH_TIME.saturating_mul(2);
+
+/// The time after which the answer to the last messages is not waited for any more: if the relay gave the batch up,
+/// the receipts of earlier messages would be lost, too.
+const LONGEST_CALL: Duration = TIMEOUT.saturating_sub(Duration::from_secs(3));
 
 /// Sends messages. Those of different models are sent together; of each model one at a time, unless the
 /// broker keeps the order itself.
@@ -28,7 +31,9 @@ pub(crate) async fn publish(
         return complete(broker.publish(sender, messages).await, count);
     }
     let begun = Instant::now();
-    let (until, end) = (begun + PUBLISH_TIME, begun + LONGEST_CALL);
+    let end = begun + LONGEST_CALL;
+    // The broker may take this long for its answer.
+    let until = end - PUBLISH_TIME;
     let mut receipts: Vec<Receipt> = vec![Receipt::NotSent; messages.len()];
     let mut stopped: HashSet<Uuid> = HashSet::new();
     let mut left: Vec<(usize, OutgoingMessage)> = messages.into_iter().enumerate().collect();
@@ -39,7 +44,13 @@ pub(crate) async fn publish(
             left.extract_if(.., is_first).unzip();
         let of: Vec<Uuid> = wave.iter().map(|message| message.stream).collect();
         let answer = tokio::time::timeout_at(end, broker.publish(sender, wave)).await;
-        let answers = complete(answer.unwrap_or_default(), of.len());
+        let answers = match answer {
+            Ok(receipts) => complete(receipts, of.len()),
+            Err(_) => {
+                let late = Receipt::unavailable(format!("no answer within {LONGEST_CALL:?}"));
+                vec![late; of.len()]
+            }
+        };
         let is_away = answers.iter().any(|of| matches!(of, Receipt::Unavailable { .. }));
         for ((place, stream), receipt) in places.into_iter().zip(of).zip(answers) {
             if receipt != Receipt::Accepted {
@@ -57,7 +68,7 @@ pub(crate) async fn publish(
     receipts
 }
 
-/// One receipt for each message, also if the broker forgot some or did not answer in time.
+/// One receipt for each message, also if the broker forgot some.
 fn complete(mut receipts: Vec<Receipt>, count: usize) -> Vec<Receipt> {
     receipts.resize(count, Receipt::unavailable("the broker gave no receipt"));
     receipts

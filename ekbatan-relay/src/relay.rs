@@ -11,15 +11,12 @@ use ekbatan_events::{
 };
 
 use crate::OutgoingMessage;
-use crate::broker::{AnyBroker, Broker, BrokerError, PUBLISH_TIME, Receipt};
-use crate::in_order;
+use crate::broker::{AnyBroker, Broker, BrokerError, Receipt};
+use crate::in_order::{self, TIMEOUT};
 
 /// Changes the message of an event before it is sent.
 type Prepare =
     dyn Fn(&UndecodedEvent, &mut OutgoingMessage) -> Result<(), BrokerError> + Send + Sync;
-
-/// The time after which a batch is given up. Brokers have shorter ones for their answers.
-const TIMEOUT: Duration = PUBLISH_TIME.saturating_mul(2);
 
 /// The pause before an event is sent again for the first time.
 const FIRST_RETRY: Duration = Duration::from_secs(1);

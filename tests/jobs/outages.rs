@@ -41,7 +41,7 @@ async fn a_run_that_is_done_stays_so_although_its_end_waits_for_a_lock(scene: &S
     let mut other = scene.scratch.connect().await;
     other.execute("BEGIN IMMEDIATE").await;
     open.add_permits(1);
-    // The end comes before these, and is refused before them.
+    // The end is tried meanwhile, and is refused.
     let operations = JobOperations::new(impatient.databases());
     for _ in 0..3 {
         operations.pause(REPORT, "alice", "a test").await.unwrap_err();

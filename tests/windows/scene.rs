@@ -76,7 +76,8 @@ impl Scene {
         self.databases.default_shard().database_time().await.unwrap()
     }
 
-    /// Opens a window that closes after this time. Without any, it is open although its cutoff has come.
+    /// Opens a window that closes after this time. With `Duration::ZERO`, the window is open
+    /// although its cutoff has come.
     pub async fn open(&self, participant: &str, after: Duration) -> ShardedId<Window> {
         self.open_on(ShardIdentifier::DEFAULT, participant, after).await
     }

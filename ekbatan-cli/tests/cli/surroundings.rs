@@ -50,6 +50,11 @@ async fn a_terminal_gets_no_control_characters_of_a_stored_text() {
     assert!(look.contains("  a [2J\nb\n"), "{look:?}");
     let table = program.run(&["events", "dead-letters"]).await.done();
     assert!(table.contains("  a [2J b\n"), "{table:?}");
+    database
+        .execute("UPDATE eventlog_dead_letters SET handler = 'mail' || char(27) || '[2J'")
+        .await;
+    let unknown = program.run(&["events", "retire", "mail"]).await.failed(1);
+    assert!(unknown.contains("there are `mail [2J`"), "{unknown:?}");
 }
 
 on_every_database! { only mysql: an_event_log_of_another_name_is_named }

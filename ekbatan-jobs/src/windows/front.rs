@@ -151,7 +151,7 @@ impl<S: WindowSeries> Windows<S> {
     ) -> Result<(), ExecuteError<WindowError>> {
         let (participant, window) = (new.participant.clone(), new.key.clone());
         self.open(executor, new).await.map(drop).inspect_err(|error| {
-            tracing::warn!(series = S::NAME, %window, %participant, %error, "the window was not opened");
+            tracing::warn!(series = S::NAME, %window, %participant, %error, "the window could not be opened, or not closed after its cutoff; call again");
         })
     }
 
@@ -172,11 +172,12 @@ impl<S: WindowSeries> Windows<S> {
             Err(error) if error.kind() == ErrorKind::Unique => call().await,
             opened => opened,
         }?;
+        if opened.state != WindowState::Open {
+            return Ok(opened);
+        }
         // After the commit: a run for the cutoff may have looked before, and the next one may be days away.
-        let shard = executor.databases().shards().find(|shard| shard.identifier() == window.shard);
-        let Some(shard) = shard else { return Ok(opened) };
-        let now = shard.database_time().await?;
-        if opened.state != WindowState::Open || opened.cutoff > now {
+        let now = executor.databases().shard(window.shard)?.database_time().await?;
+        if opened.cutoff > now {
             return Ok(opened);
         }
         let due = DueWindow { window: opened.id, now };

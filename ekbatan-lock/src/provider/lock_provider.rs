@@ -88,8 +88,8 @@ pub trait KeyedLockProvider: Send + Sync + 'static {
     async fn list(&self, most: usize) -> Result<HeldKeys, LockError>;
 
     /// Ends the lease of the holder that the call finds, and never the lease of one that follows
-    /// it. Returns `false` if there was none, if it ended by itself meanwhile, or if
-    /// the connection broke before the server's answer, and the lease was over when it was asked again.
+    /// it. Returns `false` if there was none, or if it ended by itself meanwhile; also if the
+    /// connection broke before the answer, and the repeated request found the lease over.
     ///
     /// Of another process, the call ends the grant that the server reports. If that process has
     /// handed the key on to its next waiter under the same grant, that lease ends, too.
@@ -246,13 +246,16 @@ impl LockProvider {
                     let ended = queue.force(&holder, why);
                     // Until the worker has released the key, a caller would find it taken.
                     while ended && queue.owns(&seen) && Instant::now() < until {
-                        tokio::time::sleep(LOOK_AGAIN).await;
+                        tokio::time::sleep(pause).await;
+                        pause = (pause * 2).min(LOOK_AGAIN_LATEST);
                     }
                     return Ok(ended.then_some(seen));
                 }
                 // The worker of this process is about to hand out the grant, or to pass it on.
                 _ if Instant::now() >= until => {
-                    let why = "this process has neither handed the key out nor given it back";
+                    let why = format!(
+                        "this process has been handing the key out or giving it back for {FORCE_PATIENCE:?}; call again, or wait until the term ends"
+                    );
                     return Err(failed(BackendError::unavailable(why)));
                 }
                 _ => tokio::time::sleep(pause).await,
@@ -426,6 +429,8 @@ const CLOSE_GRACE: Duration = Duration::from_secs(10);
 /// Pause before a release by force looks again at a grant that its process is handing out.
 /// It doubles with each look.
 const LOOK_AGAIN: Duration = Duration::from_millis(1);
+
+/// The longest such pause.
 const LOOK_AGAIN_LATEST: Duration = Duration::from_millis(100);
 
 /// How long a release by force waits for the worker of this process, which may have to wait for the

@@ -5,9 +5,8 @@
 //! first one travel together.
 //!
 //! Invariants: no renewal depends on another one. If the common request fails, is late, or leaves
-//! a lease out, the lease is extended by a request of its own. So it is if the common request is
-//! never sent, because the runtime that is to send it stands still. A renewal that nobody waits for any
-//! more is not sent.
+//! a lease out, the lease is extended by a request of its own. The same holds if the runtime that should
+//! send the common request stands still. A renewal that nobody waits for any more is not sent.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -54,14 +53,15 @@ impl Renewals {
     }
 
     /// Extends a grant, in one request with those that others ask for at about the same time. Without
-    /// an answer within `patience`, the grant is extended by a request of its own.
+    /// an answer within `patience`, the grant is extended by a request of its own, too: the first answer
+    /// counts.
     pub(crate) async fn extend(
         &self,
         backend: &Arc<dyn LockBackend>,
         extension: GrantExtension,
         patience: Duration,
     ) -> Result<bool, BackendError> {
-        let (answer, answered) = oneshot::channel();
+        let (answer, mut answered) = oneshot::channel();
         let is_first = {
             let mut gathered = self.gathered.lock().unwrap_or_else(PoisonError::into_inner);
             gathered.push(Asked { extension: extension.clone(), answer });
@@ -79,11 +79,21 @@ impl Renewals {
         }
         let ended =
             |_| Err(BackendError::in_doubt("the runtime that extended the lease has ended"));
-        if let Ok(answer) = tokio::time::timeout(patience, answered).await {
+        if let Ok(answer) = tokio::time::timeout(patience, &mut answered).await {
             return answer.unwrap_or_else(ended);
         }
         let GrantExtension { key, grant, term } = extension;
-        backend.extend(&key, &grant, term).await
+        // What is gathered still, a runtime was to send that stands still.
+        let mut left = Gathering(Some(self.gathered.clone())).end();
+        left.retain(|asked| asked.extension.grant != grant);
+        if !left.is_empty() {
+            let backend = backend.clone();
+            tokio::spawn(async move { send(&*backend, left).await });
+        }
+        tokio::select! {
+            Ok(Ok(extended)) = &mut answered => Ok(extended),
+            extended = backend.extend(&key, &grant, term) => extended,
+        }
     }
 }
 
@@ -120,13 +130,18 @@ async fn send(backend: &dyn LockBackend, mut asked: Vec<Asked>) {
 async fn extend_together(backend: &dyn LockBackend, asked: Vec<Asked>) {
     let extended = if asked.len() > 1 { together(backend, &asked).await } else { Vec::new() };
     let mut alone = Vec::new();
-    for (at, Asked { extension, answer }) in asked.into_iter().enumerate() {
+    for (at, Asked { extension, mut answer }) in asked.into_iter().enumerate() {
         if extended.get(at) == Some(&true) {
             let _ = answer.send(Ok(true));
         } else {
             alone.push(async move {
                 let GrantExtension { key, grant, term } = extension;
-                let _ = answer.send(backend.extend(&key, &grant, term).await);
+                // Later, the holder may have extended the lease for longer.
+                tokio::select! {
+                    biased;
+                    () = answer.closed() => {}
+                    extended = backend.extend(&key, &grant, term) => drop(answer.send(extended)),
+                }
             });
         }
     }
@@ -185,7 +200,16 @@ mod tests {
     struct Counted {
         inner: ProcessBackend,
         common: Common,
+        /// How long the extension of one grant takes.
+        takes: Duration,
         counts: Arc<Counts>,
+    }
+
+    impl Counted {
+        fn new(common: Common, takes: Duration) -> (Self, Arc<Counts>) {
+            let (inner, counts) = (ProcessBackend::new(), Arc::<Counts>::default());
+            (Self { inner, common, takes, counts: counts.clone() }, counts)
+        }
     }
 
     #[async_trait]
@@ -209,6 +233,7 @@ mod tests {
             term: Duration,
         ) -> Result<bool, BackendError> {
             self.counts.alone.fetch_add(1, Ordering::SeqCst);
+            tokio::time::sleep(self.takes).await;
             self.inner.extend(key, grant, term).await
         }
 
@@ -254,9 +279,8 @@ mod tests {
 
     /// Holds many leases for three terms. Returns the numbers of common requests and of others.
     async fn renewed(common: Common) -> (usize, usize) {
-        let counts = Arc::<Counts>::default();
-        let inner = ProcessBackend::new();
-        let locks = LockProvider::new(Counted { inner, common, counts: counts.clone() }, "test");
+        let (counted, counts) = Counted::new(common, Duration::ZERO);
+        let locks = LockProvider::new(counted, "test");
         let mut leases = Vec::new();
         for n in 0..LEASES {
             let options = LockOptions::default().hold(TERM * 100).renewed(TERM);
@@ -288,15 +312,26 @@ mod tests {
         }
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn an_answer_that_comes_late_counts_although_another_request_was_sent() {
+        let (takes, patience) = (TERM / 3, TERM / 4);
+        let (counted, counts) = Counted::new(Common::Answered, takes);
+        let backend: Arc<dyn LockBackend> = Arc::new(counted);
+        let (renewals, begun) = (Renewals::new(), Instant::now());
+        let grant = Grant { owner: uuid::Uuid::nil(), token: 1 };
+        let extension = GrantExtension::new("k", grant, TERM);
+        renewals.extend(&backend, extension, patience).await.unwrap();
+        assert!(begun.elapsed() < patience + takes, "the first answer");
+        assert_eq!(counts.alone.load(Ordering::SeqCst), 2);
+    }
+
     #[test]
     fn a_runtime_that_stands_still_keeps_no_lease_of_another_from_being_renewed() {
         let runtime = || {
             let mut runtime = tokio::runtime::Builder::new_current_thread();
             runtime.enable_time().start_paused(true).build().unwrap()
         };
-        let counts = Arc::<Counts>::default();
-        let inner = ProcessBackend::new();
-        let counted = Counted { inner, common: Common::Answered, counts: counts.clone() };
+        let (counted, counts) = Counted::new(Common::Answered, Duration::ZERO);
         let backend: Arc<dyn LockBackend> = Arc::new(counted);
         let renewals = Renewals::new();
         let renewing = || {
@@ -308,6 +343,11 @@ mod tests {
         let renewed = running.block_on(async { tokio::time::timeout(TERM, renewing()).await });
         renewed.expect("it sends a request of its own").unwrap();
         assert_eq!(counts.alone.load(Ordering::SeqCst), 1);
+        running.block_on(async {
+            let begun = Instant::now();
+            renewing().await.unwrap();
+            assert!(begun.elapsed() < TERM / 3, "the next one waits for nobody");
+        });
     }
 
     #[test]

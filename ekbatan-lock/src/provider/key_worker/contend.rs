@@ -27,8 +27,7 @@ const MAX_DELAY_FRACTION: u32 = 8;
 /// The error of a grant that is over when its answer arrives.
 const LATE: &str = "it granted the key so late that the lease would be over";
 
-/// A registered request is repeated after this time in any case: the server calls those that it has
-/// registered.
+/// The server calls the requests that it has registered. After this time a request is repeated in any case.
 const UNTIL_CALLED: Duration = Duration::from_secs(86_400);
 
 pub(super) enum Obtained {
