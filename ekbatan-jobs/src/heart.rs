@@ -1,7 +1,5 @@
 //! Keeps a node alive, and takes over from those that are not.
 
-use std::pin::pin;
-
 use ekbatan_core::domain::Stored;
 use tokio::sync::watch;
 use tokio::time::Instant;
@@ -33,11 +31,16 @@ impl Heart {
             // After a renewal that failed, only the next one matters.
             if is_renewed {
                 // Never for so long that this node is not renewed in time.
-                let latest = (renewed + lease / 2).max(Instant::now() + every);
+                let latest = (renewed + lease / 2).max(Instant::now() + every).min(renewed + lease);
                 self.look_around_until(latest, &mut membership).await;
             }
             let (over, now) = (renewed + lease, Instant::now());
-            let next = if now < over { over.min(now + every) } else { now + every };
+            let next = match is_renewed {
+                // In time, also if the last renewal and the look at the others took long.
+                true => (now + every).min(renewed + every * 4),
+                false if now < over => (now + every).min(over),
+                false => now + every,
+            };
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {}
                 _ = self.leaving.changed() => {
@@ -49,19 +52,13 @@ impl Heart {
             }
             is_renewed = false;
             let begun = Instant::now();
-            let answer = {
-                let mut renewing = pin!(membership.renew());
-                // Others may take this node for dead once its lease is over. A later answer still counts.
-                let latest = over.max(begun + every);
-                match tokio::time::timeout_at(latest, &mut renewing).await {
-                    Err(late) => {
-                        self.silent(renewed, &late);
-                        tokio::time::timeout_at(begun + lease, renewing).await
-                    }
-                    answer => answer,
-                }
-            };
-            match answer {
+            if begun >= over {
+                // Others may take this node for dead.
+                self.set_identity(None);
+            }
+            // Once nothing of it runs any more, the answer may come late.
+            let latest = if begun < over { over } else { begun + lease };
+            match tokio::time::timeout_at(latest, membership.renew()).await {
                 Ok(Ok(true)) => {
                     (renewed, is_renewed) = (begun, true);
                     self.set_identity(Some(membership.id()));

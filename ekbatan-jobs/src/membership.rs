@@ -67,28 +67,29 @@ impl Membership {
 
     /// Deletes nodes that do not renew their rows. Returns those that are there.
     pub(crate) async fn clear_away(&mut self) -> Result<HashSet<Uuid>, JobsError> {
-        let present = Instant::now();
+        let (present, own_lease) = (Instant::now(), lease_of(&self.own));
         let nodes = self.nodes.find_all().await?;
         let mut living: HashSet<_> = nodes.iter().map(|node| node.id.uuid()).collect();
         self.seen.retain(|id, _| living.contains(id));
         for node in nodes.iter().filter(|node| node.id != self.own.id) {
             let (id, version) = (node.id.uuid(), node.version());
-            let lease = Duration::from_millis(node.lease.max(0).unsigned_abs());
+            let lease = lease_of(node);
             let (seen, since) = self.seen.entry(id).or_insert((version, present));
             if *seen != version {
                 (*seen, *since) = (version, present);
             } else if present.duration_since(*since) >= lease {
-                match self.nodes.erase(node).await.map_err(JobsError::from) {
-                    Ok(()) => {
+                // A row that is locked keeps no other node's runs from being taken over.
+                let longest = own_lease / 10;
+                let why = match tokio::time::timeout(longest, self.nodes.erase(node)).await {
+                    Ok(Ok(())) => {
                         tracing::warn!(node = %node.id, name = %node.name, "a node of jobs is silent; its runs are taken over");
                         living.remove(&id);
+                        continue;
                     }
-                    Err(error) if error.is_conflict() => {}
-                    // It stops no other node.
-                    Err(error) => {
-                        tracing::debug!(node = %node.id, %error, "a silent node could not be deleted; trying again")
-                    }
-                }
+                    Ok(Err(error)) => error.to_string(),
+                    Err(late) => late.to_string(),
+                };
+                tracing::debug!(node = %node.id, why, "a silent node was not deleted; trying again");
             }
         }
         Ok(living)
@@ -101,4 +102,8 @@ impl Membership {
             _ => Ok(()),
         }
     }
+}
+
+fn lease_of(node: &NodeRow) -> Duration {
+    Duration::from_millis(node.lease.max(0).unsigned_abs())
 }

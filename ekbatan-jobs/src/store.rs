@@ -5,6 +5,8 @@
 //! of several nodes one does it, and a pause comes before or after it. The commit takes one round trip:
 //! a node that stands still keeps no row locked that others need.
 
+use std::time::Duration;
+
 use chrono::{DateTime, TimeDelta, Utc};
 use ekbatan_core::domain::{Changed, Id, New, Stored};
 use ekbatan_core::repository::{
@@ -22,6 +24,9 @@ use crate::schedule::Schedule;
 
 /// How many runs are deleted at a time.
 const PAGE: usize = 256;
+
+/// For how long a run keeps its place while earlier ones are deleted.
+const LONGEST_PRUNE: Duration = Duration::from_secs(10);
 
 /// How many runs one commit adds at most. So many rows fit in a commit also if its size is limited to a few
 /// dozen kilobytes.
@@ -320,9 +325,12 @@ impl Store {
 
     /// Deletes the runs of a job that ended first, if there are more than are kept.
     pub(crate) async fn prune(&self, job: &JobRow) {
-        if let Err(error) = self.try_prune(job).await {
-            tracing::debug!(job = %job.name, %error, "earlier runs could not be deleted; the next run tries again");
-        }
+        let why = match tokio::time::timeout(LONGEST_PRUNE, self.try_prune(job)).await {
+            Ok(Ok(())) => return,
+            Ok(Err(error)) => error.to_string(),
+            Err(late) => late.to_string(),
+        };
+        tracing::debug!(job = %job.name, why, "earlier runs could not be deleted; the next run tries again");
     }
 
     /// Counts before it reads, because usually there is nothing to delete. Counts once more afterwards: another

@@ -20,10 +20,6 @@ use crate::wave::{self, Wave, WaveOutcome};
 /// The time after which an answer is not waited for any more.
 const ACK_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The time after which no further message is sent by itself to find the one that the server refuses. It
-/// begins within [`PUBLISH_TIME`], so the call ends before it is dropped.
-const LONGEST_SEARCH: Duration = Duration::from_secs(PUBLISH_TIME.as_secs() / 2);
-
 /// The greatest message of RabbitMQ 4, unless it is configured otherwise. Earlier ones take more.
 const MOST_BYTES: usize = 16 * 1024 * 1024;
 
@@ -199,6 +195,8 @@ impl RabbitMqBroker {
         connection: &RabbitMqConnection,
         messages: &[OutgoingMessage],
     ) -> Vec<Receipt> {
+        // What is sent must be known within the time of a call.
+        let until = Instant::now() + PUBLISH_TIME.saturating_sub(self.settings.ack_timeout);
         match self.send(connection, messages).await {
             WaveOutcome::All(receipts) => receipts,
             WaveOutcome::Lost(why) => {
@@ -209,10 +207,10 @@ impl RabbitMqBroker {
                 vec![wave::receipt_of_close(&error)]
             }
             WaveOutcome::Closed(_) => {
-                let until = Instant::now() + LONGEST_SEARCH;
                 let mut receipts = Vec::with_capacity(messages.len());
                 for message in messages {
-                    if Instant::now() >= until {
+                    // At least one, or the message that the server refuses is never found.
+                    if Instant::now() >= until && !receipts.is_empty() {
                         break;
                     }
                     match self.send(connection, std::slice::from_ref(message)).await {

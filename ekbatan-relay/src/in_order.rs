@@ -43,12 +43,13 @@ pub(crate) async fn publish(
         let (places, wave): (Vec<usize>, Vec<OutgoingMessage>) =
             left.extract_if(.., is_first).unzip();
         let of: Vec<Uuid> = wave.iter().map(|message| message.stream).collect();
+        let sent = Instant::now();
         let answer = tokio::time::timeout_at(end, broker.publish(sender, wave)).await;
         let answers = match answer {
             Ok(receipts) => complete(receipts, of.len()),
             Err(_) => {
-                let late = Receipt::unavailable(format!("no answer within {LONGEST_CALL:?}"));
-                vec![late; of.len()]
+                let why = format!("no answer within {} s", sent.elapsed().as_secs());
+                vec![Receipt::unavailable(why); of.len()]
             }
         };
         let is_away = answers.iter().any(|of| matches!(of, Receipt::Unavailable { .. }));

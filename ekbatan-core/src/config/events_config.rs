@@ -34,8 +34,8 @@ pub struct EventsConfig {
     /// Whether nodes tell those of other processes of new events at once, and hear of theirs. Default
     /// `true`.
     pub doorbell: bool,
-    /// How many new deliveries a look claims at most, and how many that wait. The handlers share it, with
-    /// at least 16 for each. Default 256.
+    /// How many new deliveries of one priority a look claims at most, and how many that wait. The handlers
+    /// share it, with at least 16 for each. Default 256.
     pub claimed_at_once: usize,
     /// Maximum number of events to which one poll gives the deliveries that they lack. Default 2,000.
     pub swept_at_once: usize,

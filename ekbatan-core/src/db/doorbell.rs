@@ -228,7 +228,7 @@ impl Shared {
         ended
     }
 
-    /// The same. `ring_at` is when it rings, if there is something to tell that was not told yet.
+    /// Does the work of [`attend`](Self::attend). `ring_at` is the time of a ring that is due and not sent.
     async fn ring_and_hear(
         &self,
         mut session: Box<dyn DoorbellSession>,

@@ -28,9 +28,8 @@ pub(crate) async fn prune(database: &Database, age: Duration) -> Result<u64, DbE
     let mut deleted = 0;
     let mut after = StoredId::Uuid(Uuid::nil());
     loop {
-        let page = page(database, &after, age).await?;
+        let (page, is_full) = page(database, &after, age).await?;
         let Some((last, _)) = page.last().cloned() else { return Ok(deleted) };
-        let is_full = page.len() == PAGE;
         let old = page.into_iter().filter(|(_, is_old)| *is_old);
         let old: Vec<Value> = old.filter_map(|(id, _)| id.uuid().map(Value::Uuid)).collect();
         deleted += old.len() as u64;
@@ -44,12 +43,12 @@ pub(crate) async fn prune(database: &Database, age: Duration) -> Result<u64, DbE
     }
 }
 
-/// The ids of the rows after `after`, each with whether it is to be deleted.
+/// The ids of the rows after `after`, each with whether it is to be deleted; and whether more may follow.
 async fn page(
     database: &Database,
     after: &StoredId,
     age: Duration,
-) -> Result<Vec<(StoredId, bool)>, DbError> {
+) -> Result<(Vec<(StoredId, bool)>, bool), DbError> {
     let (syntax, events) = (database.driver.syntax(), database.table(&EVENTS).await?);
     let sql = format!(
         "SELECT id, CASE WHEN (delivered OR payload IS NULL) AND {} THEN 1 ELSE 0 END AS is_old \
@@ -68,7 +67,8 @@ async fn page(
         [id, Value::Int(old)] => Some((StoredId::read(id)?, *old == 1)),
         _ => None,
     };
-    Ok(rows.into_iter().filter_map(read).collect())
+    let is_full = rows.len() == PAGE;
+    Ok((rows.into_iter().filter_map(read).collect(), is_full))
 }
 
 async fn delete(database: &Database, ids: Vec<Value>) -> Result<(), DbError> {

@@ -143,7 +143,7 @@ pub struct Page<T> {
 }
 
 impl<T> Page<T> {
-    /// Its first rows, at most so many: none if none are asked for, though a page always has room for one.
+    /// The first `most` rows. Empty if `most` is 0, although a page has room for at least one.
     #[doc(hidden)]
     pub fn at_most(self, most: usize) -> Vec<Stored<T>> {
         self.rows.into_iter().take(most).collect()

@@ -45,7 +45,14 @@ impl Registrar {
 
     /// The present subscriptions.
     pub(crate) async fn read(&self) -> Result<Subscriptions, EventsError> {
-        let (mut generation, mut states) = self.versions().await?;
+        self.read_since(self.versions().await?).await
+    }
+
+    /// The same, if these were the versions before.
+    async fn read_since(
+        &self,
+        (mut generation, mut states): (i64, i64),
+    ) -> Result<Subscriptions, EventsError> {
         loop {
             let rows = self.subscriptions.find_all().await?;
             let present = self.versions().await?;
@@ -70,7 +77,7 @@ impl Registrar {
         if let Some(known) = hub.of(shard).filter(|known| known.versions() == versions) {
             return Ok(known);
         }
-        let present = Arc::new(self.read().await?);
+        let present = Arc::new(self.read_since(versions).await?);
         hub.set(shard, present.clone());
         Ok(present)
     }

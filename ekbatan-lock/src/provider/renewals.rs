@@ -334,20 +334,22 @@ mod tests {
         let (counted, counts) = Counted::new(Common::Answered, Duration::ZERO);
         let backend: Arc<dyn LockBackend> = Arc::new(counted);
         let renewals = Renewals::new();
-        let renewing = || {
-            let grant = Grant { owner: uuid::Uuid::nil(), token: 1 };
-            renewals.extend(&backend, GrantExtension::new("k", grant, TERM), TERM / 3)
+        let renewing = |token, patience| {
+            let grant = Grant { owner: uuid::Uuid::nil(), token };
+            renewals.extend(&backend, GrantExtension::new("k", grant, TERM), patience)
         };
         let (standing, running) = (runtime(), runtime());
-        standing.block_on(async { assert!(renewing().now_or_never().is_none()) });
-        let renewed = running.block_on(async { tokio::time::timeout(TERM, renewing()).await });
-        renewed.expect("it sends a request of its own").unwrap();
-        assert_eq!(counts.alone.load(Ordering::SeqCst), 1);
+        standing.block_on(async { assert!(renewing(0, TERM).now_or_never().is_none()) });
         running.block_on(async {
             let begun = Instant::now();
-            renewing().await.unwrap();
-            assert!(begun.elapsed() < TERM / 3, "the next one waits for nobody");
+            let (impatient, patient) = tokio::join!(renewing(1, TERM / 3), renewing(2, TERM));
+            impatient.unwrap();
+            patient.unwrap();
+            assert!(begun.elapsed() < TERM / 2, "one sends for both");
+            renewing(3, TERM).await.unwrap();
+            assert!(begun.elapsed() < TERM / 2, "the next one waits for nobody");
         });
+        assert_eq!(counts.alone.load(Ordering::SeqCst), 3);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::events::check_longest;
+use super::times::check_longest;
 use super::{login, parameters};
 use crate::config::address::{Parts, scheme};
 use crate::config::data_source::{DataSourceConfig, LONGEST_TIMEOUT};

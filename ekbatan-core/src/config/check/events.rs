@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
+use super::times::check_time;
 use crate::config::data_source::LONGEST_TIMEOUT;
 use crate::config::events_config::EventsConfig;
 use crate::config::findings::Findings;
@@ -76,35 +77,6 @@ fn check_retention(config: &RetentionConfig, at: &KeyPath, findings: &mut Findin
     }
     check_time("every", *every, LONGEST_TIMEOUT, at, findings);
     size("rows-at-once", *rows_at_once, ROWS, at, findings);
-}
-
-/// A time that is more than none and at most `longest`.
-pub(super) fn check_time(
-    key: &str,
-    time: Duration,
-    longest: Duration,
-    at: &KeyPath,
-    findings: &mut Findings,
-) {
-    if time.is_zero() {
-        findings.add_value(&at.key(key), format!("{time:?}"), "is no time; give more than 0s");
-    } else {
-        check_longest(key, time, longest, at, findings);
-    }
-}
-
-/// A time that is at most `longest`.
-pub(super) fn check_longest(
-    key: &str,
-    time: Duration,
-    longest: Duration,
-    at: &KeyPath,
-    findings: &mut Findings,
-) {
-    if time > longest {
-        let message = format!("is too long; at most {}d", longest.as_secs() / 86_400);
-        findings.add_value(&at.key(key), format!("{time:?}"), message);
-    }
 }
 
 pub(super) fn size(

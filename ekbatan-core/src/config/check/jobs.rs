@@ -1,6 +1,7 @@
 //! The rules for nodes that run jobs.
 
-use super::events::{DAY, LEAST_LEASE, check_name, check_time, size};
+use super::events::{DAY, LEAST_LEASE, check_name, size};
+use super::times::check_time;
 use crate::config::findings::Findings;
 use crate::config::jobs_config::JobsConfig;
 use crate::config::key::RUNS;

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::events::check_longest;
 use super::login;
+use super::times::check_longest;
 use crate::config::address::{Parts, shown};
 use crate::config::data_source::{DataSourceConfig, LONGEST_TIMEOUT};
 use crate::config::findings::Findings;

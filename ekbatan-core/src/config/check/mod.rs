@@ -2,7 +2,7 @@
 //! loader apply the same rules.
 //!
 //! [`sharding`] checks the shards against each other, [`slots`] the databases of one shard,
-//! [`data_source`] one database, [`events`] and [`jobs`] the nodes, [`relays`] what they send, [`locks`] a `lock-config`, [`login`] users and passwords, [`parameters`] those of an address, and [`tls`] encryption.
+//! [`data_source`] one database, [`events`] and [`jobs`] the nodes, [`relays`] what they send, [`times`] bounds, [`locks`] a `lock-config`, [`login`] users and passwords, [`parameters`] those of an address, and [`tls`] encryption.
 //!
 //! Invariant: a rule adds nothing to a path that already has a problem.
 
@@ -15,6 +15,7 @@ mod parameters;
 mod relays;
 mod sharding;
 mod slots;
+mod times;
 mod tls;
 
 use super::ekbatan_config::EkbatanConfig;

@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
-use super::events::{DAY, check_time, size};
+use super::events::{DAY, size};
 use super::login;
+use super::times::check_time;
 use crate::config::address::{Parts, scheme, shown};
 use crate::config::findings::Findings;
 use crate::config::key::{BATCH, BATCHES};

@@ -161,7 +161,7 @@ impl Connection for MySqlConnection {
         let seconds = lock_timeout.as_millis().div_ceil(1_000).clamp(1, 1_000_000);
         let half = self.syntax.flavour.half_statement_timeout();
         let sql = format!(
-            "SELECT GET_LOCK('{identity}', 0); SET autocommit = 0, \
+            "SELECT GET_LOCK('{identity}', 0); SET autocommit = 0, lock_wait_timeout = DEFAULT, \
              innodb_lock_wait_timeout = CAST(GREATEST(1, LEAST({seconds}, {half})) AS SIGNED)"
         );
         match self.numbers(&sql).await?[..] {
@@ -279,6 +279,9 @@ impl Connection for MySqlConnection {
                 }
             }
         }
+        // A server that waits for a table does not notice that the question is given up. It must not keep a
+        // session for each of them.
+        self.send("SET lock_wait_timeout = 5").await?;
         self.recorded(actions).await
     }
 

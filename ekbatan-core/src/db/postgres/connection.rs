@@ -20,9 +20,6 @@ use crate::db::{
 };
 use crate::domain::Table;
 
-/// How long the question what committed waits for a table that somebody has locked. Then it is asked anew.
-const LOCK_TIMEOUT_OF_QUESTIONS: &str = "SET lock_timeout = '5s'";
-
 const COPY: &str = "COPY .. FROM STDIN waits for rows that are not sent, so the connection was closed; use INSERT, as \
                     `pg_dump --inserts` writes it";
 
@@ -316,9 +313,9 @@ impl Connection for PostgresConnection {
                 tokio::time::sleep(Duration::from_millis(10)).await;
             }
         }
-        // A server that waits for a lock does not notice that the question is given up. It must not keep a
+        // A server that waits for a table does not notice that the question is given up. It must not keep a
         // session for each of them.
-        self.script(LOCK_TIMEOUT_OF_QUESTIONS).await?;
+        self.script("SET lock_timeout = '5s'").await?;
         self.recorded(actions).await
     }
 

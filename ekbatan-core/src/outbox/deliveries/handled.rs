@@ -136,7 +136,7 @@ async fn delete_within(
     let rows =
         transaction.fetch(&lock(transaction.database(), &events, span, after, limits)).await?;
     let found: Vec<StoredId> = rows.iter().filter_map(|row| StoredId::read(row.first()?)).collect();
-    let (last, count) = (found.last().cloned(), found.len());
+    let (last, count) = (found.last().cloned(), rows.len());
     // The sweep has passed over those without a UUID. They stay until their ids are corrected.
     let mut done: Vec<Uuid> = found.iter().filter_map(StoredId::uuid).collect();
     if done.is_empty() {
