@@ -187,7 +187,7 @@ static RELAY: &[Key] = &[
         "`true` encrypts the connection, whatever the address says. `false` is refused if the address encrypts, and beside `tls-root-cert`.",
     )
     .or("by the address"),
-    Key::new("tls-root-cert", Kind::Text, "A file of root certificates, one of which must have signed the server's certificate. With it, the connection is encrypted."),
+    Key::new("tls-root-cert", Kind::Text, "A file of root certificates. One of them must have signed the server's certificate. If the file is given, the connection is encrypted."),
     Key::new("models", Kind::Texts, "The models whose events are sent, by their stored names. Default: all, unless `events` is given."),
     Key::new("events", Kind::Texts, "The events that are sent, by their stored names, beside those of `models`."),
     Key::new(

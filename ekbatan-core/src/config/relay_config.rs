@@ -37,7 +37,7 @@ pub struct RelayConfig {
     /// Whether the connection is encrypted. Default: as the address says. `false` is refused if the address
     /// encrypts, and beside [`tls_root_cert`](Self::tls_root_cert).
     pub tls: Option<bool>,
-    /// A file of root certificates. With it, the connection is encrypted.
+    /// A file of root certificates. If it is given, the connection is encrypted.
     pub tls_root_cert: Option<PathBuf>,
     /// The models whose events are sent. With `events` empty, too: all events.
     pub models: Vec<String>,
