@@ -1,8 +1,10 @@
-//! Why a handler or a job failed, as text that can be stored.
+//! Why something failed, as text that can be stored.
 
 use std::any::Any;
 use std::error::Error;
+use std::fmt::Display;
 use std::panic::AssertUnwindSafe;
+use std::time::Duration;
 
 use ekbatan_core::__private::with_causes;
 
@@ -21,6 +23,17 @@ pub fn of_panic(panic: &(dyn Any + Send)) -> String {
     let text = panic.downcast_ref::<&str>().copied();
     let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
     shorten(&format!("panicked: {}", text.unwrap_or("no text")))
+}
+
+/// What a future returns within this time, or why it returns nothing.
+pub async fn within<T, E: Display>(
+    longest: Duration,
+    future: impl Future<Output = Result<T, E>>,
+) -> Result<T, String> {
+    match tokio::time::timeout(longest, future).await {
+        Ok(returned) => returned.map_err(|error| error.to_string()),
+        Err(_) => Err(format!("it was not done within {longest:?}")),
+    }
 }
 
 /// Not too long, and without what no database stores.

@@ -61,8 +61,8 @@ pub mod __private {
     pub use crate::intervention::Operator;
     pub use crate::worker::run_tasks::RunTasks;
 
-    /// Why a handler or a job failed, as text.
+    /// Why something failed, as text.
     pub mod failure {
-        pub use crate::failure::{of_error, of_panic};
+        pub use crate::failure::{of_error, of_panic, within};
     }
 }

@@ -15,6 +15,7 @@ use crate::scene::{Entry, Foreign, Ledger, Mail, PostEntry, Renamed, Scene, depo
 
 on_every_database! {
     a_stream_that_stands_still_keeps_no_other_one,
+    a_stream_that_another_node_handles_hides_no_later_event_from_an_idle_node,
     a_parked_event_blocks_all_behind_it_and_nothing_else,
     a_failed_event_is_tried_again_before_a_backlog_ends,
     an_event_that_others_released_runs_once_at_a_time,
@@ -130,6 +131,35 @@ async fn a_stream_that_stands_still_keeps_no_other_one(scene: &Scene) {
     gate.add_permits(1_000);
     scene.until_handled("ledger.post").await;
     assert_eq!(scene.posted(Id::from_uuid(slow)).await, (1..=600).collect::<Vec<i64>>());
+}
+
+/// A node passes the stream over for a shorter time than an idle one pauses.
+async fn a_stream_that_another_node_handles_hides_no_later_event_from_an_idle_node(scene: &Scene) {
+    const PAUSE: Duration = Duration::from_secs(1);
+    const NEVER: Duration = Duration::from_secs(60 * 60);
+    let slow = Uuid::now_v7();
+    // It gives events their deliveries, and claims none. Neither node looks at what others have claimed.
+    let delivering = scene.node().handles(false).lease(NEVER).doorbell(false);
+    let delivering = delivering.handler_with(Ledger::posting(), quick());
+    let _delivering = delivering.start().await.unwrap();
+    // More than a node holds.
+    scene.insert_events(&closings(slow, 1..=100)).await;
+    let deliveries = scene.scratch.eventlog("deliveries");
+    until("all have deliveries", async || scene.scratch.count(&deliveries).await == 100).await;
+    let another = Uuid::now_v7();
+    let claimed = format!(
+        "UPDATE {deliveries} SET state = 'CLAIMED', node = '{another}' WHERE model_version = 1"
+    );
+    scene.scratch.execute(&claimed).await;
+
+    let idle = scene.open_again().await;
+    let idle = node(&idle).poll(Duration::from_millis(1), PAUSE).lease(NEVER).doorbell(false);
+    let _idle = idle.handler_with(Ledger::posting(), quick()).start().await.unwrap();
+    // Its pauses have grown by then.
+    tokio::time::sleep(3 * PAUSE).await;
+    let later = scene.open_wallet().await;
+    until("the later event is handled", async || scene.posted(later).await == [1]).await;
+    assert!(scene.posted(Id::from_uuid(slow)).await.is_empty());
 }
 
 async fn a_parked_event_blocks_all_behind_it_and_nothing_else(scene: &Scene) {

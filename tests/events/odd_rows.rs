@@ -4,10 +4,11 @@ use std::time::Duration;
 
 use ekbatan::events::{DeliveryFilter, HandlerOptions};
 use ekbatan::prelude::*;
+use futures_util::FutureExt;
 use support::{Dialect, until};
 
 use crate::backlog::closings;
-use crate::scene::{Ledger, Scene, executor, node};
+use crate::scene::{Ledger, Scene, executor, node, post};
 
 mod where_ids_are_texts {
     use super::*;
@@ -22,7 +23,10 @@ mod where_ids_are_texts {
 mod everywhere {
     use super::*;
 
-    on_every_database! { a_long_payload_is_read_when_its_run_begins }
+    on_every_database! {
+        a_long_payload_is_read_when_its_run_begins,
+        an_event_that_is_set_back_with_its_delivery_stops_no_other_one,
+    }
 }
 
 on_every_database! { on_sqlite_only:
@@ -151,6 +155,30 @@ async fn a_long_payload_is_read_when_its_run_begins(scene: &Scene) {
     let _node = scene.node().handler_with(Ledger::posting(), options()).start().await.unwrap();
     let wallet = Id::from_uuid(rows[0].wallet);
     until("all are posted", async || scene.posted(wallet).await == [1, 2, 3]).await;
+}
+
+/// As an `UPDATE` does that was to correct other events.
+async fn an_event_that_is_set_back_with_its_delivery_stops_no_other_one(scene: &Scene) {
+    let [broken, later] = [(); 2].map(|()| closings(Uuid::now_v7(), 1..=1));
+    let stopped = broken[0].wallet.to_string();
+    let ledger = Ledger::new(move |ctx, event| {
+        if event.model_id == stopped {
+            async { Err("the ledger is closed".into()) }.boxed()
+        } else {
+            post(ctx, event)
+        }
+    });
+    scene.insert_events(&broken).await;
+    let node = scene.node().handler_with(ledger, options().max_attempts(1));
+    let _node = node.start().await.unwrap();
+    let operations = scene.operations();
+    until("it is parked", async || operations.parked(10).await.unwrap().len() == 1).await;
+    let events = scene.scratch.eventlog("events");
+    scene.scratch.execute(&format!("UPDATE {events} SET fanned_out = NULL")).await;
+    scene.insert_events(&later).await;
+    let wallet = Id::from_uuid(later[0].wallet);
+    until("the other one is posted", async || scene.posted(wallet).await == [1]).await;
+    assert_eq!(operations.parked(10).await.unwrap().len(), 1);
 }
 
 async fn a_long_payload_of_this_process_is_read_when_its_run_begins(scene: &Scene) {

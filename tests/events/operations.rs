@@ -39,6 +39,14 @@ on_every_database! { on_sqlite_only:
     an_event_with_many_dead_letters_is_replayed_once,
 }
 
+mod on_servers {
+    use super::*;
+
+    on_every_database! {
+        only postgres and mysql and mariadb: a_pause_that_waits_for_a_lock_for_too_long_fails,
+    }
+}
+
 /// How many deliveries a replay inserts in a transaction.
 const OF_A_TRANSACTION: usize = 256;
 
@@ -449,6 +457,32 @@ async fn a_pause_holds_for_every_node_until_it_ends(scene: &Scene) {
     .await;
     operations.resume("ledger.post", "alice", "and over").await.unwrap();
     scene.until_handled("ledger.post").await;
+}
+
+/// A server refuses an `UPDATE` so after it has waited.
+async fn a_pause_that_waits_for_a_lock_for_too_long_fails(scene: &Scene) {
+    let _node = scene.node().handler(Ledger::posting()).start().await.unwrap();
+    let subscriptions = scene.scratch.eventlog("subscriptions");
+    let refusing = if scene.scratch.dialect == Dialect::Postgres {
+        format!(
+            "CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS \
+             $$ BEGIN RAISE 'locked' USING ERRCODE = '55P03'; END $$; \
+             CREATE TRIGGER refused BEFORE UPDATE ON {subscriptions} \
+             FOR EACH ROW EXECUTE FUNCTION refuse()"
+        )
+    } else {
+        let (log, _) = subscriptions.rsplit_once('.').unwrap();
+        format!(
+            "CREATE TRIGGER {log}.refused BEFORE UPDATE ON {subscriptions} FOR EACH ROW \
+             SIGNAL SQLSTATE 'HY000' SET MYSQL_ERRNO = 1205, MESSAGE_TEXT = 'locked'"
+        )
+    };
+    scene.scratch.execute(&refusing).await;
+    let operations = scene.operations();
+    let pausing = operations.pause("ledger.post", "alice", "the ledger is audited");
+    // As long as `until` waits.
+    let paused = tokio::time::timeout(Duration::from_secs(120), pausing).await;
+    paused.expect("the pause is tried again and again").unwrap_err();
 }
 
 async fn a_retired_handler_leaves_nothing_to_be_handled(scene: &Scene) {

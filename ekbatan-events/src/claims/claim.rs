@@ -32,7 +32,7 @@ const TOGETHER: usize = 32;
 pub(crate) struct ClaimedRound {
     pub(crate) claimed: Vec<Claimed>,
     /// The streams that other nodes handle, and those with a locked row.
-    pub(crate) elsewhere: Vec<StreamKey>,
+    pub(crate) elsewhere: HashSet<StreamKey>,
     /// How many deliveries wait from now on for others before them.
     pub(crate) put_off: usize,
     /// How the writes of the next round are made.
@@ -81,14 +81,14 @@ impl Claims<'_> {
         let mut runs: Vec<Vec<Candidate>> = free.into_iter().map(|one| vec![one]).collect();
         let Self { deliveries, handlers, held, .. } = *self;
         let before = RowsBefore { deliveries, handlers, held }.read(&mut streams).await?;
-        let (mut obstructed, mut elsewhere) = (Vec::new(), Vec::new());
+        let (mut obstructed, mut elsewhere) = (Vec::new(), HashSet::new());
         for (key, candidates) in streams {
             let rows = before.get(&key).map(Vec::as_slice).unwrap_or_default();
             let Split { run, behind, obstacle } = self.split(candidates, rows, now);
             runs.push(run);
             let Some(obstacle) = obstacle else { continue };
             if obstacle.state == DeliveryState::Claimed && obstacle.node != self.node {
-                elsewhere.push(key);
+                elsewhere.insert(key);
             }
             obstructed.extend(behind.into_iter().map(|(handler, delivery)| Obstructed {
                 delivery,
@@ -99,16 +99,22 @@ impl Claims<'_> {
         }
         let writes = RoundWrites::begin(self.shard, self.terms);
         let behind = obstructed.iter().map(|one| &one.delivery);
+        let behind = behind.chain(obstructed.iter().map(|one| &one.behind));
         let locked = writes.locked(runs.iter().flatten().map(|(_, row)| row).chain(behind)).await?;
         let is_locked = |row: &Stored<Delivery>| locked.contains(&row.id.uuid());
         for run in &mut runs {
             let Some(first) = run.iter().position(|(_, row)| is_locked(row)) else { continue };
-            // What comes after it in its stream waits for it.
+            // What comes after it in its stream waits for it. Also without an order, it must not hide other models.
             let (handler, row) = &run[first];
-            elsewhere.extend(stream_of(handler, row));
+            elsewhere.insert((handler.name, row.stream));
             run.truncate(first);
         }
-        obstructed.retain(|one| !is_locked(&one.delivery));
+        // The same for what stands behind others. Of those, the last one may have to be released with it.
+        let is_left = |one: &mut Obstructed| is_locked(&one.delivery) || is_locked(&one.behind);
+        for Obstructed { delivery, .. } in obstructed.extract_if(.., is_left) {
+            let handler = self.handlers.get(&delivery.handler);
+            elsewhere.extend(handler.map(|handler| (handler.name, delivery.stream)));
+        }
         let together = if writes.is_careful() { 1 } else { TOGETHER };
         let groups = groups(runs, together);
         let claims = groups.into_iter().map(|runs| self.claim_runs(&writes, runs, now));

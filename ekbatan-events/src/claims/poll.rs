@@ -61,8 +61,8 @@ pub(crate) struct Poll {
 /// What a round has found.
 pub(crate) struct Polled {
     pub(crate) claimed: Vec<Claimed>,
-    /// The streams that other nodes handle.
-    pub(crate) elsewhere: Vec<StreamKey>,
+    /// The streams that other nodes handle, and those with a locked row.
+    pub(crate) elsewhere: HashSet<StreamKey>,
     /// Whether the next round may find something at once.
     pub(crate) is_busy: bool,
     /// Whether the round has left something to do that the next one finds.

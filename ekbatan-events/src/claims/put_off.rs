@@ -52,14 +52,14 @@ pub(crate) async fn put_off(
 ) -> usize {
     let waits = obstructed.into_iter().map(|one| wait(deliveries, writes, one, now));
     let mut count = 0;
-    let (mut blocked, mut streams) = (Vec::new(), HashSet::new());
+    let (mut blocked, mut obstacles, mut streams) = (Vec::new(), Vec::new(), HashSet::new());
     for (row, behind, names) in join_all(waits).await.into_iter().flatten() {
         count += 1;
         if row.state == DeliveryState::Blocked {
             streams.insert((row.stream, names.clone()));
             blocked.push((row, names.clone()));
             if behind.state == DeliveryState::Blocked {
-                blocked.push((behind, names));
+                obstacles.push((behind, names));
             }
         }
     }
@@ -75,7 +75,8 @@ pub(crate) async fn put_off(
             free.insert((stream, names));
         }
     }
-    for (row, names) in blocked {
+    // The obstacles come last: one that is locked takes the time of those after it.
+    for (row, names) in blocked.into_iter().chain(obstacles) {
         if free.contains(&(row.stream, names))
             && let Err(error) = writes.answer(release(deliveries, row, now)).await
         {

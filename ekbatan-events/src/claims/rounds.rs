@@ -40,8 +40,8 @@ const MOST_PARTS: usize = 64;
 pub(crate) struct Rounds {
     pub(crate) under_way: Option<Polling>,
     pub(crate) next: Instant,
-    /// Whether another process told of something since the round began.
-    has_heard: bool,
+    /// Whether the next round begins at once, whatever the one that is under way claims.
+    is_next_at_once: bool,
     /// The pause after a round that finds nothing.
     pub(crate) pause: Duration,
     pub(crate) checked: Option<Instant>,
@@ -75,7 +75,7 @@ impl Rounds {
         Self {
             under_way: None,
             next: Instant::now(),
-            has_heard: false,
+            is_next_at_once: false,
             pause,
             checked: None,
             looks_again_until: None,
@@ -99,7 +99,7 @@ impl Rounds {
         if checks {
             self.checked = Some(Instant::now());
         }
-        self.has_heard = false;
+        self.is_next_at_once = false;
         self.failed_meanwhile.clear();
         self.closed_meanwhile.clear();
         checks
@@ -127,7 +127,10 @@ impl Rounds {
         }
         self.divisor = (self.divisor / 2).max(1);
         let now = Instant::now();
-        elsewhere.into_iter().for_each(|stream| self.elsewhere.leave(stream, now));
+        for stream in elsewhere {
+            // It may have hidden others, which the next round finds.
+            self.is_next_at_once |= self.elsewhere.leave(stream, now);
+        }
         (claimed, is_busy)
     }
 
@@ -146,7 +149,7 @@ impl Rounds {
     /// something lately.
     pub(crate) fn end(&mut self, is_busy: bool, shortest: Duration, longest: Duration) {
         self.pause = if is_busy { shortest } else { (self.pause * 2).min(longest) };
-        let is_early = is_busy || self.has_heard;
+        let is_early = is_busy || self.is_next_at_once;
         let mut pause = if is_early { Duration::ZERO } else { self.pause };
         if self.looks_again() {
             pause = pause.min(SECOND_LOOK);
@@ -185,7 +188,7 @@ impl Rounds {
     pub(crate) fn has_less(&mut self, streams: &Streams, stream: StreamKey) {
         if streams.of_stream(stream) < ENOUGH && self.held_enough.remove(&stream) {
             self.next = Instant::now();
-            self.has_heard = true;
+            self.is_next_at_once = true;
         }
     }
 
@@ -197,7 +200,7 @@ impl Rounds {
 
     /// Lets the next round begin at once, or after the one that is under way.
     pub(crate) fn hear(&mut self, pause: Duration) {
-        (self.pause, self.next, self.has_heard) = (pause, Instant::now(), true);
+        (self.pause, self.next, self.is_next_at_once) = (pause, Instant::now(), true);
     }
 }
 

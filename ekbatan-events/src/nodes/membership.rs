@@ -18,11 +18,15 @@ use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::error::EventsError;
+use crate::failure;
 use crate::handlers::node_handler::Handler;
 use crate::nodes::fences::Fences;
 
 /// How many deliveries are released at a time.
 const PAGE: usize = 256;
+
+/// How many locked deliveries a node looks past. Another one that stands still while it looks has locked a page.
+const MOST_LOCKED: usize = 10_000;
 
 /// A process that handles events, from its start to its end.
 #[derive(Debug, Clone, PartialEq, Entity)]
@@ -110,12 +114,14 @@ impl Membership {
             if *seen != version {
                 (*seen, *since) = (version, present);
             } else if present.duration_since(*since) >= self.lease {
-                match self.nodes.erase(node).await.map_err(EventsError::from) {
+                // A row that is locked keeps no other node's deliveries from being released.
+                match failure::within(self.lease / 10, self.nodes.erase(node)).await {
                     Ok(()) => {
-                        tracing::warn!(node = %node.id, name = %node.name, "a node is silent; its deliveries are taken over")
+                        tracing::warn!(node = %node.id, name = %node.name, "a node is silent; its deliveries are taken over");
                     }
-                    Err(error) if error.is_stale() => {}
-                    Err(error) => return Err(error),
+                    Err(error) => {
+                        tracing::debug!(node = %node.id, error, "a silent node was not deleted; trying again");
+                    }
                 }
             }
         }
@@ -149,7 +155,7 @@ impl Membership {
         let mut count = 0;
         // All of them now: the next heartbeat may be minutes away.
         loop {
-            let orphans = self.orphans(OfHandlers::Except(fences.names())).await?;
+            let orphans = self.orphans(OfHandlers::Except(fences.names()), &HashSet::new()).await?;
             let released = release_all(&self.deliveries, orphans, now).await?;
             if released == 0 {
                 break;
@@ -167,45 +173,73 @@ impl Membership {
         now: DateTime<Utc>,
     ) -> Result<usize, EventsError> {
         let mut count = 0;
+        // A node that cannot be fenced at present keeps no others waiting.
+        let mut unfenced = HashSet::new();
         loop {
             let mut lost: HashMap<Uuid, Vec<Stored<Delivery>>> = HashMap::new();
-            for orphan in self.orphans(OfHandlers::Among(relay.names())).await? {
+            for orphan in self.orphans(OfHandlers::Among(relay.names()), &unfenced).await? {
                 lost.entry(orphan.node).or_default().push(orphan);
             }
+            if lost.is_empty() {
+                return Ok(count);
+            }
             let releasing = lost.into_iter().map(|(node, orphans)| {
-                let deliveries = self.deliveries.clone();
-                fences.release_after(relay, self.shard.identifier(), node, async move {
+                let (deliveries, shard) = (self.deliveries.clone(), self.shard.identifier());
+                let released = fences.release_after(relay, shard, node, async move {
                     release_all(&deliveries, orphans, now).await.unwrap_or_else(|error| {
                         tracing::warn!(%error, "what a lost node had claimed could not be released; trying again");
                         0
                     })
-                })
+                });
+                async move { (node, released.await) }
             });
-            let released: usize = join_all(releasing).await.into_iter().sum();
-            if released == 0 {
-                return Ok(count);
+            for (node, released) in join_all(releasing).await {
+                count += released;
+                if released == 0 {
+                    unfenced.insert(node);
+                }
             }
-            count += released;
         }
     }
 
-    /// Claimed deliveries of handlers whose node has no row, and that nobody keeps locked.
-    async fn orphans(&self, handlers: OfHandlers) -> Result<Vec<Stored<Delivery>>, EventsError> {
-        let known = self.nodes.find_all().await?;
-        let known = known.iter().map(|node| node.id.uuid()).collect();
-        let orphans = self.shard.claimed(Claimant::Other(known, handlers), PAGE).await?;
-        if orphans.is_empty() {
+    /// Up to [`PAGE`] claimed deliveries of handlers whose node has no row and is not among `passed_over`, and that
+    /// nobody keeps locked.
+    async fn orphans(
+        &self,
+        handlers: OfHandlers,
+        passed_over: &HashSet<Uuid>,
+    ) -> Result<Vec<Stored<Delivery>>, EventsError> {
+        let nodes = self.nodes.find_all().await?;
+        let nodes = nodes.iter().map(|node| node.id.uuid()).chain(passed_over.iter().copied());
+        let claimant = Claimant::Other(nodes.collect(), handlers);
+        let mut size = PAGE;
+        loop {
+            let claimed = self.shard.claimed(claimant.clone(), size).await?;
+            let are_all = claimed.len() < size;
+            let mut orphans = self.without_locked(self.without_node(claimed).await?).await?;
+            if !orphans.is_empty() || are_all || size > MOST_LOCKED {
+                orphans.truncate(PAGE);
+                return Ok(orphans);
+            }
+            // Locked ones may have hidden others.
+            size *= 2;
+        }
+    }
+
+    /// Those of these deliveries that are claimed still, and whose node has no row.
+    async fn without_node(&self, ids: Vec<Uuid>) -> Result<Vec<Stored<Delivery>>, EventsError> {
+        if ids.is_empty() {
             return Ok(Vec::new());
         }
-        let orphans: Vec<_> = orphans.into_iter().map(Id::from_uuid).collect();
-        let mut orphans = self.deliveries.find_by_ids(&orphans).await?;
-        orphans.retain(|row| row.state == DeliveryState::Claimed);
+        let ids: Vec<_> = ids.into_iter().map(Id::from_uuid).collect();
+        let mut rows = self.deliveries.find_by_ids(&ids).await?;
+        rows.retain(|row| row.state == DeliveryState::Claimed);
         // A node that joined meanwhile may have claimed them.
-        let nodes: HashSet<Uuid> = orphans.iter().map(|row| row.node).collect();
+        let nodes: HashSet<Uuid> = rows.iter().map(|row| row.node).collect();
         let ids: Vec<_> = nodes.into_iter().map(Id::from_uuid).collect();
         let living = self.nodes.find_by_ids(&ids).await?;
-        orphans.retain(|row| living.iter().all(|of| of.id.uuid() != row.node));
-        self.without_locked(orphans).await
+        rows.retain(|row| living.iter().all(|of| of.id.uuid() != row.node));
+        Ok(rows)
     }
 
     /// The release of a locked row would wait, and keep all others waiting.
@@ -242,6 +276,9 @@ pub(crate) async fn free_deliveries(
     shard: &Shard,
     ids: Vec<Uuid>,
 ) -> Result<HashSet<Uuid>, EventsError> {
+    if ids.is_empty() {
+        return Ok(HashSet::new());
+    }
     let asking = |transaction| async move {
         Ok::<_, EventsError>(shard.free_deliveries(&transaction, ids).await?)
     };

@@ -48,7 +48,7 @@ impl Registrar {
         self.read_since(self.versions().await?).await
     }
 
-    /// The same, if these were the versions before.
+    /// Reads them. These are the versions that were read before.
     async fn read_since(
         &self,
         (mut generation, mut states): (i64, i64),
@@ -67,8 +67,8 @@ impl Registrar {
         }
     }
 
-    /// The present subscriptions, which the process knows from then on. They are read only if it knows earlier
-    /// ones.
+    /// The present subscriptions, which the process knows from then on. They are read only if it does not know
+    /// them yet.
     pub(crate) async fn present(
         &self,
         hub: &DeliveryHub,
@@ -242,15 +242,14 @@ impl Registrar {
     }
 }
 
+/// Whether another process has changed the same rows, so that they are to be read again. A lock timeout is none:
+/// it may come each time, and each of them takes long.
 fn is_conflict(error: &EventsError) -> bool {
     match error {
         EventsError::Write(WriteError::Stale(_)) => true,
         EventsError::Write(WriteError::Database(error)) => matches!(
             error.kind(),
-            DbErrorKind::UniqueViolation
-                | DbErrorKind::Serialization
-                | DbErrorKind::Deadlock
-                | DbErrorKind::LockTimeout
+            DbErrorKind::UniqueViolation | DbErrorKind::Serialization | DbErrorKind::Deadlock
         ),
         _ => false,
     }

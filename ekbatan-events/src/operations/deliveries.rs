@@ -12,7 +12,7 @@ use crate::dead_letter::{DeadLetter, DeadLetterState};
 use crate::delivery_status::{DeliveryStatus, status};
 use crate::error::EventsError;
 use crate::intervention::{Intervention, InterventionKind, Operator};
-use crate::nodes::membership::release;
+use crate::nodes::membership::{free_deliveries, release};
 use crate::remote::call::RemoteCall;
 
 /// How many blocked deliveries are released at a time.
@@ -129,7 +129,8 @@ impl DeliveryOperations {
 
     /// Lets a parked delivery be tried again at once, with all of its attempts. Those of its model
     /// that wait behind it follow. An event that is older than the handler's `max_age` is tried
-    /// up to ten times.
+    /// up to ten times. If somebody keeps one of those behind it locked, this fails after it has let
+    /// the others follow.
     pub async fn retry(&self, id: Uuid, who: &str, why: &str) -> Result<(), EventsError> {
         let operator = Operator::new(who, why)?;
         let parked = self.find_parked(id).await?;
@@ -273,13 +274,24 @@ impl DeliveryOperations {
     async fn release_behind(&self, stream: Uuid) -> Result<(), EventsError> {
         let blocked = Delivery::STREAM.eq(stream) & Delivery::STATE.eq(DeliveryState::Blocked);
         let mut page = Some(PageRequest::first(PAGE).filter(blocked));
+        let mut locked = Vec::new();
         // Each row once: what is blocked again meanwhile stands behind another parked one.
         while let Some(request) = page {
             let found = self.deliveries.page(request).await?;
+            let ids = found.rows.iter().map(|row| row.id.uuid()).collect();
+            let free = free_deliveries(&self.shard, ids).await?;
             for row in found.rows {
-                self.release_blocked(row).await?;
+                if free.contains(&row.id.uuid()) {
+                    self.release_blocked(row).await?;
+                } else {
+                    locked.push(row);
+                }
             }
             page = found.next;
+        }
+        // At the end: a lock that is not released in time is an error, which leaves no other one blocked.
+        for row in locked {
+            self.release_blocked(row).await?;
         }
         Ok(())
     }

@@ -86,8 +86,8 @@ impl Heart {
                 Err(late) => self.silent(renewed, &late),
             }
             // Never for so long that this node is not renewed in time.
-            let longest = (begun + lease / 2).max(Instant::now() + every);
-            match tokio::time::timeout_at(longest, self.look_around(membership)).await {
+            let latest = (begun + lease / 2).max(Instant::now() + every).min(begun + every * 4);
+            match tokio::time::timeout_at(latest, self.look_around(membership)).await {
                 Ok(Ok(())) => {}
                 Ok(Err(error)) => {
                     tracing::debug!(%error, "the other nodes could not be looked at; trying again")

@@ -57,9 +57,11 @@ pub(crate) async fn sweep(
         return Ok(Swept { complete: present, ..Swept::default() });
     }
     let mut swept = Swept::default();
+    let mut leaves_out_existing = subscriptions.has_retired();
     // Handlers that are there for long do not wait for the earlier events of a new one.
     for until in subscriptions.beginnings() {
         let lacking = Lacking::new(subscriptions, until);
+        let before = swept.events;
         // How many events are looked at beyond those that are swept: somebody else sweeps them.
         let mut locked = 0;
         loop {
@@ -68,7 +70,14 @@ pub(crate) async fn sweep(
                 return Ok(swept);
             }
             let size = room + locked;
-            let found = retried(|| page(database, subscriptions, &lacking, size)).await?;
+            let sweeping = || page(database, subscriptions, &lacking, size, leaves_out_existing);
+            let found = retried(sweeping).await;
+            // An operator may have set an event back that has a delivery still.
+            if !leaves_out_existing && found.as_ref().is_err_and(is_duplicate) {
+                leaves_out_existing = true;
+                continue;
+            }
+            let found = found?;
             swept.events += found.swept;
             swept.elsewhere.extend(found.elsewhere);
             if found.lacking < size {
@@ -77,13 +86,23 @@ pub(crate) async fn sweep(
             locked = found.lacking - found.swept;
         }
         swept.complete = until;
-        // Mostly the first of them leaves nothing to the others.
-        if until < present && !all.any(database).await.map_err(TransactionError::Database)? {
+        // Mostly the first one that sweeps anything leaves nothing to the others.
+        let may_be_done = until < present && swept.events > before;
+        if may_be_done && !all.any(database).await.map_err(TransactionError::Database)? {
             swept.complete = present;
             break;
         }
     }
     Ok(swept)
+}
+
+/// Whether a delivery is there already.
+fn is_duplicate(error: &TransactionError<DbError>) -> bool {
+    matches!(
+        error,
+        TransactionError::Inner(error) | TransactionError::Database(error)
+            if error.kind() == DbErrorKind::UniqueViolation
+    )
 }
 
 /// What became of a page.
@@ -103,14 +122,16 @@ async fn page(
     subscriptions: &Subscriptions,
     lacking: &Lacking,
     most: usize,
+    leaves_out_existing: bool,
 ) -> Result<Page, TransactionError<DbError>> {
     let mut options = TransactionOptions::default();
     if database.driver.capabilities().isolation_levels {
         options = options.isolation(Isolation::ReadCommitted);
     }
     let manager = TransactionManager::new(database.clone());
-    let sweeping =
-        |transaction| async move { sweep_within(&transaction, subscriptions, lacking, most).await };
+    let sweeping = |transaction| async move {
+        sweep_within(&transaction, subscriptions, lacking, most, leaves_out_existing).await
+    };
     manager.in_transaction_with(options, sweeping).await
 }
 
@@ -119,6 +140,7 @@ async fn sweep_within(
     subscriptions: &Subscriptions,
     lacking: &Lacking,
     most: usize,
+    leaves_out_existing: bool,
 ) -> Result<Page, DbError> {
     let database = transaction.database();
     let events = transaction.table(&EVENTS).await?;
@@ -149,7 +171,7 @@ async fn sweep_within(
             deliveries.push(staged.map_err(misfit)?);
         }
     }
-    if subscriptions.has_retired() {
+    if leaves_out_existing {
         leave_out_existing(transaction, &mut deliveries).await?;
     }
     insert(transaction, deliveries).await?;
@@ -266,7 +288,7 @@ async fn pass_unreadable(
 }
 
 /// Leaves out deliveries that are there. A process that did not know that a handler was retired may have
-/// inserted some, and one of them must not stop the sweep of all events.
+/// inserted some, or somebody has set an event back, and one of them must not stop the sweep of all events.
 async fn leave_out_existing(
     transaction: &Transaction,
     rows: &mut Vec<Staged>,
