@@ -1,6 +1,7 @@
 //! Keeps a node alive, and takes over from those that are not.
 
 use ekbatan_core::domain::Stored;
+use ekbatan_events::__private::failure;
 use tokio::sync::watch;
 use tokio::time::Instant;
 use uuid::Uuid;
@@ -28,18 +29,20 @@ impl Heart {
         let (lease, every) = (self.settings.lease, self.settings.lease / 5);
         let mut is_renewed = true;
         loop {
+            // In time, also if the last renewal and the look at the others take long.
+            let (due, over) = (renewed + every * 4, renewed + lease);
             // After a renewal that failed, only the next one matters.
             if is_renewed {
-                // Never for so long that this node is not renewed in time.
-                let latest = (renewed + lease / 2).max(Instant::now() + every).min(renewed + lease);
+                let latest = (renewed + lease / 2).max(Instant::now() + every).min(due);
                 self.look_around_until(latest, &mut membership).await;
             }
-            let (over, now) = (renewed + lease, Instant::now());
-            let next = match is_renewed {
-                // In time, also if the last renewal and the look at the others took long.
-                true => (now + every).min(renewed + every * 4),
-                false if now < over => (now + every).min(over),
-                false => now + every,
+            let now = Instant::now();
+            let next = if is_renewed {
+                (now + every).min(due)
+            } else if now < over {
+                (now + every).min(over)
+            } else {
+                now + every
             };
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {}
@@ -128,19 +131,22 @@ impl Heart {
             return Ok(());
         }
         let now = self.store.now().await?;
-        let grace = chrono::TimeDelta::from_std(self.settings.lease).unwrap_or_default();
+        let lease = self.settings.lease;
+        let grace = chrono::TimeDelta::from_std(lease).unwrap_or_default();
         for run in running {
             let is_overdue = run.deadline.is_some_and(|deadline| now - deadline > grace);
-            let settled = if !living.contains(&run.node) {
-                self.store.take_over(&run).await.map(drop)
-            } else if is_overdue {
-                self.end_overdue(&run).await
-            } else {
-                Ok(())
+            let settling = async {
+                if !living.contains(&run.node) {
+                    self.store.take_over(&run).await.map(drop)
+                } else if is_overdue {
+                    self.end_overdue(&run).await
+                } else {
+                    Ok(())
+                }
             };
-            // It stops no other run.
-            if let Err(error) = settled {
-                tracing::warn!(job = %run.job, run = %run.id, %error, "a run could not be taken from its node; trying again");
+            // One that fails, or whose row is locked, stops no other run.
+            if let Err(error) = failure::within(lease / 10, settling).await {
+                tracing::warn!(job = %run.job, run = %run.id, error, "a run could not be taken from its node; trying again");
             }
         }
         Ok(())

@@ -64,9 +64,11 @@ impl Runner {
             span.record("ekbatan.job.outcome", outcome);
             self.end(&row, &run, end).await;
         };
-        // Also what is dropped there may panic. The run is begun again then.
-        if AssertUnwindSafe(work.instrument(span.clone())).catch_unwind().await.is_err() {
-            tracing::error!(job = job.name, run = %run.id, "what a job left behind panicked");
+        // The error of a job, and what its context holds, may panic when they are dropped.
+        let work = AssertUnwindSafe(work.instrument(span.clone()));
+        if let Err(panic) = work.catch_unwind().await {
+            let error = failure::of_panic(&*panic);
+            tracing::error!(job = job.name, run = %run.id, %error, "what a run of a job left behind could not be dropped; the run is begun again");
         }
         run.id.uuid()
     }

@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use ekbatan_core::domain::{Id, New, Stored};
 use ekbatan_core::repository::{Repository, WriteError};
+use ekbatan_events::__private::failure;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -79,17 +80,15 @@ impl Membership {
                 (*seen, *since) = (version, present);
             } else if present.duration_since(*since) >= lease {
                 // A row that is locked keeps no other node's runs from being taken over.
-                let longest = own_lease / 10;
-                let why = match tokio::time::timeout(longest, self.nodes.erase(node)).await {
-                    Ok(Ok(())) => {
+                match failure::within(own_lease / 10, self.nodes.erase(node)).await {
+                    Ok(()) => {
                         tracing::warn!(node = %node.id, name = %node.name, "a node of jobs is silent; its runs are taken over");
                         living.remove(&id);
-                        continue;
                     }
-                    Ok(Err(error)) => error.to_string(),
-                    Err(late) => late.to_string(),
-                };
-                tracing::debug!(node = %node.id, why, "a silent node was not deleted; trying again");
+                    Err(error) => {
+                        tracing::debug!(node = %node.id, error, "a silent node was not deleted; trying again");
+                    }
+                }
             }
         }
         Ok(living)

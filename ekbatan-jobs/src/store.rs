@@ -13,6 +13,7 @@ use ekbatan_core::repository::{
     Condition, Direction, JointWrite, PageRequest, Repository, WriteError,
 };
 use ekbatan_core::shard::{Databases, Shard};
+use ekbatan_events::__private::failure;
 use ekbatan_events::Intervention;
 use uuid::Uuid;
 
@@ -325,12 +326,9 @@ impl Store {
 
     /// Deletes the runs of a job that ended first, if there are more than are kept.
     pub(crate) async fn prune(&self, job: &JobRow) {
-        let why = match tokio::time::timeout(LONGEST_PRUNE, self.try_prune(job)).await {
-            Ok(Ok(())) => return,
-            Ok(Err(error)) => error.to_string(),
-            Err(late) => late.to_string(),
-        };
-        tracing::debug!(job = %job.name, why, "earlier runs could not be deleted; the next run tries again");
+        if let Err(error) = failure::within(LONGEST_PRUNE, self.try_prune(job)).await {
+            tracing::debug!(job = %job.name, error, "earlier runs could not be deleted; the next run tries again");
+        }
     }
 
     /// Counts before it reads, because usually there is nothing to delete. Counts once more afterwards: another

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::domain::{Id, Stored};
-use ekbatan_events::__private::RunTasks;
+use ekbatan_events::__private::{RunTasks, failure};
 use ekbatan_events::HandedBack;
 use futures_util::{StreamExt, stream};
 use tokio::sync::watch;
@@ -26,6 +26,9 @@ const LONGEST_LOOK: Duration = Duration::from_secs(30);
 
 /// The time after which a look is given up if the node stops.
 const LAST_LOOK: Duration = Duration::from_secs(5);
+
+/// The time after which a write to one run or job is given up: its row may be locked.
+const LONGEST_WRITE: Duration = Duration::from_secs(5);
 
 /// How many runs a node that stops gives back side by side.
 const RELEASED_TOGETHER: usize = 64;
@@ -73,6 +76,8 @@ struct Work {
     identity: Option<Uuid>,
     /// Jobs whose stored row this release cannot read.
     unreadable: HashSet<String>,
+    /// Jobs with which the last step failed.
+    failing: HashSet<String>,
 }
 
 impl Worker {
@@ -82,9 +87,7 @@ impl Worker {
         loop {
             let identity = *self.identity.borrow_and_update();
             if identity != work.identity {
-                // Others have taken over what this node ran, or will soon.
-                (work.runs, work.held) = (RunTasks::default(), HashMap::new());
-                work.unanswered.clear();
+                work.lose_runs();
                 work.identity = identity;
             }
             let stop = *self.stop.borrow_and_update();
@@ -126,6 +129,17 @@ impl Worker {
                 tracing::warn!("jobs could not be looked at in time; trying again");
                 self.settings.poll
             }
+            // What it runs must end.
+            () = self.lost(Some(node)) => self.settings.poll,
+        }
+    }
+
+    /// Waits until the node has another identity, or none.
+    async fn lost(&self, identity: Option<Uuid>) {
+        let mut known = self.identity.clone();
+        if known.wait_for(|present| *present != identity).await.is_err() {
+            // There is no heart any more that could tell.
+            std::future::pending().await
         }
     }
 
@@ -145,24 +159,35 @@ impl Worker {
         }
         let (mut next, mut has_changed) = (None, false);
         for run in active.iter().filter(|run| work.has_left(run, node)) {
-            let taken = if work.unanswered.contains(&run.id.uuid()) {
-                self.store.release(run, false).await
-            } else {
-                self.store.take_over(run).await
+            let taking = async {
+                if work.unanswered.contains(&run.id.uuid()) {
+                    self.store.release(run, false).await
+                } else {
+                    self.store.take_over(run).await
+                }
             };
-            match taken {
+            match failure::within(LONGEST_WRITE, taking).await {
                 Ok(is_changed) => has_changed |= is_changed,
                 Err(error) => {
-                    tracing::warn!(job = %run.job, run = %run.id, %error, "a run that was cut off could not be taken over; trying again");
+                    tracing::warn!(job = %run.job, run = %run.id, error, "a run that was cut off could not be taken over; trying again");
                 }
             }
         }
         work.unanswered.retain(|id| active.iter().any(|run| run.id.uuid() == *id));
-        // So that one whose runs do not end leaves some places to the others.
-        jobs.sort_by_key(|job| work.held.values().filter(|run| run.job == job.name).count());
+        // One whose row is locked takes no time from the others, and one whose runs do not end not all places.
+        jobs.sort_by_key(|job| {
+            let held = work.held.values().filter(|run| run.job == job.name).count();
+            (work.failing.contains(&job.name), held)
+        });
         for job in jobs {
             let of_job: Vec<_> = active.iter().filter(|run| run.job == job.name).collect();
-            match self.take_step(work, &job, &of_job, node, now).await {
+            // Also if this look is given up before the step ends.
+            work.failing.insert(job.name.clone());
+            let stepped = self.take_step(work, &job, &of_job, node, now).await;
+            if stepped.is_ok() {
+                work.failing.remove(&job.name);
+            }
+            match stepped {
                 Ok(Stepped::Waits(until)) => next = next.into_iter().chain(until).min(),
                 Ok(Stepped::Changed) => has_changed = true,
                 Err(error) => {
@@ -262,6 +287,7 @@ impl Worker {
         while !work.runs.is_empty() {
             tokio::select! {
                 Some(ended) = work.runs.join_next() => work.forget(ended.ok()),
+                () = self.lost(work.identity) => work.lose_runs(),
                 () = tokio::time::sleep_until(until) => break,
             }
         }
@@ -320,6 +346,12 @@ impl Worker {
 }
 
 impl Work {
+    /// Drops what the node runs: others have taken it over, or will soon.
+    fn lose_runs(&mut self) {
+        (self.runs, self.held) = (RunTasks::default(), HashMap::new());
+        self.unanswered.clear();
+    }
+
     fn forget(&mut self, ended: Option<Uuid>) {
         if let Some(id) = ended {
             self.held.remove(&id);

@@ -4,11 +4,12 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::jobs::{JobOptions, RunState};
+use ekbatan::prelude::*;
 use futures_util::FutureExt;
-use support::{Dialect, ThreadGate, until};
+use support::{Dialect, PlainConnection, ThreadGate, until};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::scene::{REPORT, Report, Scene, Sweep, node, rarely};
+use crate::scene::{REPORT, Report, Scene, Scripted, Sweep, executor, node, rarely};
 
 on_every_database! {
     a_run_whose_node_died_is_begun_again_by_another_one,
@@ -24,6 +25,18 @@ on_every_database! {
     a_node_has_no_more_runs_than_it_may,
 }
 
+/// SQLite locks no single row.
+mod rows {
+    use super::*;
+
+    on_every_database! {
+        only postgres and mysql and mariadb:
+        a_locked_row_of_a_dead_node_keeps_no_other_run_from_being_taken_over,
+        a_locked_run_keeps_no_other_one_from_being_taken_over,
+        a_locked_job_keeps_no_other_one_waiting,
+    }
+}
+
 /// The shortest lease.
 const LEASE: Duration = Duration::from_secs(1);
 /// A lease that a slow machine keeps, and after whose fifth a node looks around.
@@ -35,7 +48,12 @@ async fn run_now(scene: &Scene) {
 
 /// A job that never ends, except for attempts from `from` on, which write a line.
 fn ends_from(from: u32) -> Report {
-    Report::new(move |ctx| {
+    scripted_to_end_from(from)
+}
+
+/// The same, for any of the scripted jobs.
+fn scripted_to_end_from<const N: u8>(from: u32) -> Scripted<N> {
+    Scripted::new(move |ctx| {
         async move {
             if ctx.attempt() < from {
                 std::future::pending::<()>().await;
@@ -60,6 +78,65 @@ async fn a_run_whose_node_died_is_begun_again_by_another_one(scene: &Scene) {
     assert!(seen.iter().all(|run| (run.id, run.slot) == (seen[0].id, seen[0].slot)), "{seen:?}");
     assert!(seen.is_sorted_by(|a, b| a.attempt < b.attempt), "{seen:?}");
     assert_eq!(scene.lines().await.len(), 1);
+}
+
+async fn a_locked_row_of_a_dead_node_keeps_no_other_run_from_being_taken_over(scene: &Scene) {
+    take_over_beside_a_locked_row(scene, "job_nodes", "name = 'first'").await;
+}
+
+async fn a_locked_run_keeps_no_other_one_from_being_taken_over(scene: &Scene) {
+    take_over_beside_a_locked_row(scene, "job_runs", "job = 'report'").await;
+}
+
+/// The row is one of the first of two dead nodes.
+async fn take_over_beside_a_locked_row(scene: &Scene, table: &str, condition: &str) {
+    let (report, sweep): (Report, Sweep) = (ends_from(2), scripted_to_end_from(2));
+    let dying = || scene.node().lease(LEASE);
+    let first = dying().name("first").job(rarely(), report.clone()).start().await.unwrap();
+    let second = dying().job(rarely(), sweep.clone()).start().await.unwrap();
+    run_now(scene).await;
+    run_sweep_now(scene).await;
+    until("both run", async || !report.seen().is_empty() && !sweep.seen().is_empty()).await;
+    drop((first, second));
+    let mut locked = lock(scene, table, condition).await;
+    let taking = scene.node().lease(LONGER).job(rarely(), report).job(rarely(), sweep);
+    let _taking = taking.start().await.unwrap();
+    scene.until_in_state("sweep", RunState::Done, 1).await;
+    assert_eq!(scene.in_state(REPORT, RunState::Running).await.len(), 1);
+    locked.execute("COMMIT").await;
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+}
+
+async fn a_locked_job_keeps_no_other_one_waiting(scene: &Scene) {
+    scene.store(Report::idle(), JobOptions::default()).await;
+    scene.store(Sweep::idle(), JobOptions::default()).await;
+    run_now(scene).await;
+    run_sweep_now(scene).await;
+    let mut locked = lock(scene, "jobs", "name = 'report'").await;
+    // Longer than a look at the jobs may take.
+    let patient = scene.scratch.config().connection_timeout(Duration::from_secs(100));
+    let executor = executor(&Databases::connect(&patient.into()).await.unwrap()).await;
+    let node = node(&executor).job(rarely(), Report::idle()).job(rarely(), Sweep::idle());
+    let _node = node.start().await.unwrap();
+    scene.until_in_state("sweep", RunState::Done, 1).await;
+    locked.execute("COMMIT").await;
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+}
+
+async fn run_sweep_now(scene: &Scene) {
+    scene.operations().run_now("sweep", "alice", "a test").await.unwrap();
+}
+
+/// Locks the rows for which the condition is true, and no others.
+async fn lock(scene: &Scene, table: &str, condition: &str) -> PlainConnection {
+    let mut connection = PlainConnection::connect(&scene.scratch.url).await;
+    if scene.scratch.dialect != Dialect::Postgres {
+        connection.execute("SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED").await;
+    }
+    let table = scene.scratch.eventlog(table);
+    let lock = format!("BEGIN; SELECT 1 FROM {table} WHERE {condition} FOR UPDATE");
+    connection.execute(&lock).await;
+    connection
 }
 
 async fn a_run_is_given_up_if_its_nodes_die_again_and_again(scene: &Scene) {

@@ -19,6 +19,8 @@ on_every_database! {
     only postgres and mysql and mariadb:
     a_drain_ends_although_the_server_does_not_answer,
     a_start_whose_answer_was_lost_counts_no_attempt,
+    a_node_whose_lease_is_over_waits_a_whole_lease_for_its_renewal,
+    a_node_that_drains_ends_its_runs_with_its_lease,
 }
 
 mod of_a_file {
@@ -123,6 +125,55 @@ async fn a_start_whose_answer_was_lost_counts_no_attempt(scene: &Scene) {
     scene.until_in_state(REPORT, RunState::Done, 1).await;
     let run = scene.history(REPORT).await.remove(0);
     assert_eq!((run.attempts, run.error, scene.lines().await.len()), (1, None, 1));
+}
+
+async fn a_node_whose_lease_is_over_waits_a_whole_lease_for_its_renewal(scene: &Scene) {
+    const LEASE: Duration = Duration::from_secs(10);
+    let proxy = proxy_of(scene).await;
+    let config = config_of(scene, &proxy, Duration::from_secs(600));
+    let executor = executor(&Databases::connect(&config.into()).await.unwrap()).await;
+    let job = Report::idle();
+    let node = node(&executor).lease(LEASE).job(rarely(), job.clone());
+    let _node = node.start().await.unwrap();
+    proxy.stall();
+    tokio::time::sleep(LEASE * 2).await;
+    // A renewal with a new connection takes longer than the pause between two of them, and less than a lease.
+    proxy.set_delay(LEASE / 40);
+    proxy.resume();
+    run_now(scene).await;
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+    assert_eq!(job.seen().len(), 1);
+}
+
+async fn a_node_that_drains_ends_its_runs_with_its_lease(scene: &Scene) {
+    let proxy = proxy_of(scene).await;
+    let config = config_of(scene, &proxy, Duration::from_secs(3));
+    let executor = executor(&support::connected(&config.into()).await).await;
+    let held = Arc::new(());
+    let endless = {
+        let held = held.clone();
+        Report::new(move |_| {
+            let held = held.clone();
+            async move {
+                std::future::pending::<()>().await;
+                drop(held);
+                Ok(())
+            }
+            .boxed()
+        })
+    };
+    let node = node(&executor).lease(Duration::from_secs(1)).job(rarely(), endless.clone());
+    let node = node.start().await.unwrap();
+    run_now(scene).await;
+    until("it runs", async || endless.seen().len() == 1).await;
+    let of_the_job = 2;
+    assert!(Arc::strong_count(&held) > of_the_job);
+    let drained = tokio::spawn(node.drain(Duration::MAX));
+    // Once it drains, it does not look at the jobs any more.
+    tokio::time::sleep(Duration::from_secs(1)).await;
+    proxy.stall();
+    until("it is dropped", async || Arc::strong_count(&held) == of_the_job).await;
+    drained.await.unwrap();
 }
 
 /// Whether a session of the database waits for the lock of a row.

@@ -5,19 +5,22 @@ use std::sync::atomic::AtomicUsize;
 use std::time::Duration;
 
 use chrono::TimeDelta;
+use ekbatan::config::{EkbatanConfig, UnknownShard};
+use ekbatan::domain::ShardIdentifier;
 use ekbatan::jobs::windows::{NewWindow, Window, WindowError, WindowState, Windows};
 use ekbatan::jobs::{JobNode, JobOperations, RunState};
 use ekbatan::prelude::*;
 use support::{Dialect, until};
 
 use crate::entries::{Entries, SERIES};
-use crate::scene::{NAME, Scene, jobs, never, nodes};
+use crate::scene::{NAME, Scene, executor, jobs, never, nodes};
 
 on_every_database! {
     the_job_opens_what_is_upcoming_once,
     a_window_that_is_there_keeps_its_cutoff,
     a_window_that_is_opened_after_its_cutoff_closes,
     a_window_that_the_job_opens_after_its_cutoff_closes,
+    a_window_of_an_unknown_shard_closes_on_the_default_one,
     a_window_needs_names_that_can_be_stored,
 }
 
@@ -130,6 +133,18 @@ async fn a_window_that_the_job_opens_after_its_cutoff_closes(dialect: Dialect) {
     jobs.drain(Duration::MAX).await;
     let opened = Window::id_of(SERIES, "anna", "17h00");
     assert_eq!(scene.window(opened).await.state, WindowState::Closing);
+}
+
+async fn a_window_of_an_unknown_shard_closes_on_the_default_one(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let config = EkbatanConfig::from(scene.scratch.config());
+    let lenient = config.unknown_shard(UnknownShard::DefaultShard);
+    let executor = executor(&Databases::connect(&lenient).await.unwrap()).await;
+    let cutoff = scene.now().await - TimeDelta::seconds(1);
+    let late = NewWindow::new("anna", "17h00", cutoff).on(ShardIdentifier::new(7, 0).unwrap());
+    let opened = Windows::new(Entries::default()).open(&executor, late).await.unwrap();
+    assert_eq!(opened.state, WindowState::Closing);
+    assert_eq!(scene.events(opened.id).await, ["WindowOpened", "WindowClosing"]);
 }
 
 /// Otherwise nobody would learn that a day has no window.

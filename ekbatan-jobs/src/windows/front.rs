@@ -151,7 +151,7 @@ impl<S: WindowSeries> Windows<S> {
     ) -> Result<(), ExecuteError<WindowError>> {
         let (participant, window) = (new.participant.clone(), new.key.clone());
         self.open(executor, new).await.map(drop).inspect_err(|error| {
-            tracing::warn!(series = S::NAME, %window, %participant, %error, "the window could not be opened, or not closed after its cutoff; call again");
+            tracing::warn!(series = S::NAME, %window, %participant, %error, "the window was not opened, or did not begin to close after its cutoff; call `open_upcoming` again, or wait for the next run of the job");
         })
     }
 
