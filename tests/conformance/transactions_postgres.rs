@@ -20,6 +20,7 @@ on_every_database! {
     prepared_statements_do_not_outlive_their_transaction,
     a_timeout_does_not_wait_for_a_raw_connection_that_is_kept,
     a_use_waits_for_a_statement_longer_than_for_a_raw_connection,
+    what_a_transaction_has_locked_is_free_after_its_timeout,
 }
 
 fn status(db: &TestDatabase) -> PoolStatus {
@@ -162,4 +163,26 @@ async fn a_use_waits_for_a_statement_longer_than_for_a_raw_connection(db: &TestD
         Ok::<_, Refused>(())
     });
     answer.await.unwrap();
+}
+
+/// Its last statement waits for a row that another session keeps locked all the time.
+async fn what_a_transaction_has_locked_is_free_after_its_timeout(db: &TestDatabase) {
+    let first = db.things().add(quiet(thing("a"))).await.unwrap();
+    let second = db.things().add(quiet(thing("b"))).await.unwrap();
+    let free = format!("FROM things WHERE id = '{}' FOR UPDATE SKIP LOCKED", first.id);
+    let mut other = PlainConnection::connect(&db.url).await;
+    let lock = format!("BEGIN; SELECT 1 FROM things WHERE id = '{}' FOR UPDATE", second.id);
+    other.execute(&lock).await;
+    let options = TransactionOptions::default().timeout(Duration::from_secs(1));
+    let manager = db.databases.transactions();
+    let answer = manager.in_transaction_with(options, async |tx| {
+        let things = db.things().within(&tx);
+        for row in [first, second] {
+            things.update(row.apply(|thing| thing.big = 1)).await.unwrap();
+        }
+        Ok::<_, Refused>(())
+    });
+    let answer = answer.await;
+    assert!(matches!(answer, Err(TransactionError::TimedOut(_))), "{answer:?}");
+    until("the first row is free", async || !db.select(&["id"], &free).await.is_empty()).await;
 }

@@ -1,6 +1,7 @@
 //! Lanes whose connections break while they are idle or during a commit, and rows that another
 //! session has locked.
 
+use std::collections::HashSet;
 use std::convert::Infallible;
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -298,46 +299,98 @@ async fn a_commit_on_a_stalled_connection_is_settled_when_it_resumes(dialect: Di
     Ledger::open(&url).await.deposit(id).await.unwrap();
 }
 
-mod of_a_silent_line {
+mod of_a_lost_line {
     use super::*;
 
-    on_every_database! { only postgres: a_commit_is_settled_although_the_question_is_never_answered }
+    on_every_database! {
+        only postgres:
+        a_commit_is_settled_although_the_question_is_never_answered,
+        a_question_that_waits_for_a_table_leaves_no_session_behind,
+    }
 
-    /// The server has received the question what committed, and then its line becomes silent.
-    async fn a_commit_is_settled_although_the_question_is_never_answered(dialect: Dialect) {
-        let scratch = ScratchDatabase::create(dialect).await;
-        let (through, proxy) = proxied(&scratch.url).await;
-        Ledger::open(&scratch.url).await;
-        let config = ScratchDatabase::config_of(&through)
-            .lanes(1)
-            .connection_timeout(Duration::from_secs(20))
-            .settle_timeout(Duration::from_secs(600));
-        let ledger = Ledger::impatient(config).await;
-        let id = ledger.open_wallet_patiently().await;
-        let gate = Gate::closed(&scratch.url, id).await;
-        let mut observer = Observer::connect(&scratch.url).await;
-        let mut locker = scratch.connect().await;
-        let silencing = async {
+    /// The sessions that wait for a table to say what committed.
+    const ASKING: &str = "FROM pg_stat_activity WHERE datname = current_database() \
+                          AND wait_event_type = 'Lock' AND query LIKE '%action_id = ANY%'";
+
+    /// What a commit needs that waits at a gate, behind a proxy.
+    struct WaitingCommit {
+        scratch: ScratchDatabase,
+        proxy: Proxy,
+        ledger: Ledger,
+        wallet: Id<Wallet>,
+    }
+
+    impl WaitingCommit {
+        async fn prepare(dialect: Dialect) -> (Self, Gate) {
+            let scratch = ScratchDatabase::create(dialect).await;
+            let (through, proxy) = proxied(&scratch.url).await;
+            Ledger::open(&scratch.url).await;
+            let config = ScratchDatabase::config_of(&through)
+                .lanes(1)
+                .connection_timeout(Duration::from_secs(20))
+                .settle_timeout(Duration::from_secs(600));
+            let ledger = Ledger::impatient(config).await;
+            let wallet = ledger.open_wallet_patiently().await;
+            let gate = Gate::closed(&scratch.url, wallet).await;
+            (Self { scratch, proxy, ledger, wallet }, gate)
+        }
+
+        /// Cuts the line once the commit waits, and locks the table that says whether it committed. Returns the
+        /// session that holds the lock.
+        async fn lose(&self) -> PlainConnection {
+            let mut observer = Observer::connect(&self.scratch.url).await;
+            let mut locker = self.scratch.connect().await;
             bounded("the commit waits", observer.wait_for_blocked()).await;
             // It gets the table when the lane has ended the session of the commit.
             let lock = locker.execute("BEGIN; LOCK TABLE eventlog.events IN ACCESS EXCLUSIVE MODE");
             let losing = async {
                 bounded("the table is waited for", observer.wait_for_two_blocked()).await;
-                proxy.cut();
-                proxy.restore();
+                self.proxy.cut();
+                self.proxy.restore();
             };
             tokio::join!(lock, losing);
-            let asks = "FROM pg_stat_activity WHERE datname = current_database() \
-                        AND wait_event_type = 'Lock' AND query LIKE '%action_id = ANY%'";
-            until("the lane asks", async || !scratch.select(&["pid"], asks).await.is_empty()).await;
-            proxy.silence();
+            locker
+        }
+    }
+
+    /// The server has received the question what committed, and then its line becomes silent.
+    async fn a_commit_is_settled_although_the_question_is_never_answered(dialect: Dialect) {
+        let (commit, gate) = WaitingCommit::prepare(dialect).await;
+        let silencing = async {
+            let mut locker = commit.lose().await;
+            until("the lane asks", async || {
+                !commit.scratch.select(&["pid"], ASKING).await.is_empty()
+            })
+            .await;
+            commit.proxy.silence();
             locker.execute("ROLLBACK").await;
             gate.open().await;
         };
-        let deposited = bounded("the deposit", ledger.deposit(id));
+        let deposited = bounded("the deposit", commit.ledger.deposit(commit.wallet));
         let (deposited, ()) = tokio::join!(deposited, silencing);
         assert_eq!(deposited.unwrap().balance, Decimal::ONE);
-        Ledger::open(&scratch.url).await.assert_sound(1).await;
+        Ledger::open(&commit.scratch.url).await.assert_sound(1).await;
+    }
+
+    async fn a_question_that_waits_for_a_table_leaves_no_session_behind(dialect: Dialect) {
+        let (commit, gate) = WaitingCommit::prepare(dialect).await;
+        let asking = async {
+            let mut locker = commit.lose().await;
+            let mut asked = HashSet::new();
+            until("the lane has asked three times", async || {
+                let asking = commit.scratch.select(&["pid", "query_start"], ASKING).await;
+                // The server may end one while the next one begins.
+                assert!(asking.len() <= 2, "{asking:?}");
+                asked.extend(asking);
+                asked.len() >= 3
+            })
+            .await;
+            locker.execute("ROLLBACK").await;
+            gate.open().await;
+        };
+        let deposited = bounded("the deposit", commit.ledger.deposit(commit.wallet));
+        let (deposited, ()) = tokio::join!(deposited, asking);
+        assert_eq!(deposited.unwrap().balance, Decimal::ONE);
     }
 }
 

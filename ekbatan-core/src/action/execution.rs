@@ -154,7 +154,7 @@ impl<'a, A: Action, O> Execution<'a, A, O> {
     /// Sets the maximum time of the call, retries and waits included, instead of the executor's
     /// own; `Duration::MAX` for none. A deadline that passes before a lane has taken the commit, and
     /// before the call has joined a [group](super::Coalesced), leaves nothing behind: with
-    /// `Duration::ZERO` the action does not even run. It does not stop a group.
+    /// `Duration::ZERO` the action does not even run. A deadline does not stop a group.
     pub fn deadline(mut self, after: Duration) -> Self {
         self.0.options.deadline = Some(after);
         self

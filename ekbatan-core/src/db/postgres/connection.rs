@@ -27,6 +27,12 @@ const COPY: &str = "COPY .. FROM STDIN waits for rows that are not sent, so the 
 const RESET: &str = "ROLLBACK; SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RESET ALL; CLOSE ALL; UNLISTEN *; \
                      SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES; DEALLOCATE ALL";
 
+/// Lets the server look every 10 s, also while a statement waits for a lock, whether the client is still there.
+/// Otherwise a statement that was given up would keep what its transaction has locked for as long as it waits. A
+/// server on Windows refuses the setting.
+pub(super) const NOTICES_A_LOST_CLIENT: &str = "CASE WHEN version() !~* 'windows|mingw|visual c' \
+    THEN set_config('client_connection_check_interval', '10000', false) END";
+
 pub(crate) struct PostgresConnection {
     pub(crate) inner: PgConnection,
     identity: String,
@@ -183,7 +189,7 @@ impl Connection for PostgresConnection {
     }
 
     async fn begin_migration(&mut self) -> Result<(), DbError> {
-        // The number is "ekbatan" in ASCII.
+        // The number stands for migrations of eventlogs.
         let begin = "BEGIN; SELECT pg_advisory_xact_lock(28545284254495086); ";
         self.migration = self.transaction_id(begin).await?;
         Ok(())
@@ -387,11 +393,12 @@ impl Connection for PostgresConnection {
         self.forget_prepared().await?;
         // Usually no transaction is open, and then a ROLLBACK alone would put a warning into the log of the
         // server. In a transaction that has failed, a BEGIN is an error.
-        let mut reset = self.script(&format!("BEGIN; {RESET}")).await;
+        let restore = format!("{RESET}; SELECT {NOTICES_A_LOST_CLIENT}");
+        let mut reset = self.script(&format!("BEGIN; {restore}")).await;
         if let Err(error) = &reset
             && error.code() == Some(IN_FAILED_TRANSACTION)
         {
-            reset = self.script(RESET).await;
+            reset = self.script(&restore).await;
         }
         reset.map_err(|error| {
             let why = format!("the session could not be reset: {error}");

@@ -6,9 +6,9 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use sqlx::postgres::{PgConnectOptions, PgConnection, PgSslMode};
-use sqlx::{ConnectOptions, Connection as _};
+use sqlx::{AssertSqlSafe, ConnectOptions, Connection as _};
 
-use super::connection::PostgresConnection;
+use super::connection::{NOTICES_A_LOST_CLIENT, PostgresConnection};
 use super::doorbell::PostgresDoorbell;
 use super::{error, syntax};
 use crate::config::{
@@ -141,11 +141,12 @@ impl Driver for PostgresDriver {
         };
         let connecting = async {
             let mut connection = PgConnection::connect_with(&server.options).await?;
-            let identity: String = sqlx::query_scalar(
-                "SELECT pid || ' ' || extract(epoch FROM backend_start) FROM pg_stat_activity WHERE pid = pg_backend_pid()",
-            )
-            .fetch_one(&mut connection)
-            .await?;
+            let prepare = format!(
+                "SELECT pid || ' ' || extract(epoch FROM backend_start), {NOTICES_A_LOST_CLIENT} \
+                 FROM pg_stat_activity WHERE pid = pg_backend_pid()"
+            );
+            let (identity, _): (String, Option<String>) =
+                sqlx::query_as(AssertSqlSafe(prepare)).fetch_one(&mut connection).await?;
             Ok((connection, identity))
         };
         match tokio::time::timeout(server.connect_timeout, connecting).await {
