@@ -1,14 +1,15 @@
 //! The acquisitions of this process that wait at the server.
 //!
 //! Invariants: a place is kept while its caller waits, and ends at most [`PLACE`] after the caller
-//! has gone or its process has died. An acquisition is known here before it is sent.
+//! has gone or its process has died. An acquisition is known here before it is sent. A caller
+//! whose place is not kept, because the runtime of the task stands still, tries again by itself.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use tokio::sync::watch;
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, sleep_until};
 use uuid::Uuid;
 
 use crate::leases::Leases;
@@ -116,10 +117,22 @@ impl Waiting<'_> {
         }
     }
 
-    /// Resolves when the place has ended.
+    /// Resolves when the place has ended, or may have ended because there was no sign of life.
     pub(crate) async fn ended(&mut self) {
-        // An error says that somebody else waits in the name of the same owner.
-        let _ = self.standing.wait_for(|standing| matches!(standing, Standing::Ended)).await;
+        loop {
+            let Standing::Waits(Entered { until, .. }) = *self.standing.borrow_and_update() else {
+                return;
+            };
+            tokio::select! {
+                changed = self.standing.changed() => {
+                    // Somebody else waits in the name of the same owner.
+                    if changed.is_err() {
+                        return;
+                    }
+                }
+                () = sleep_until(until) => return,
+            }
+        }
     }
 }
 
@@ -191,5 +204,36 @@ impl Shared {
                 true
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ekbatan_core::config::DataSourceConfig;
+    use futures_util::FutureExt;
+    use tokio::time::timeout;
+
+    use super::*;
+    use crate::address::Address;
+    use crate::client::Client;
+
+    #[tokio::test]
+    async fn who_waits_learns_that_nobody_keeps_the_place() {
+        // The task cannot keep places here: there is no server.
+        let server = DataSourceConfig::new("etcd://127.0.0.1:1");
+        let client = Arc::new(Client::new(Address::of(&server).unwrap()));
+        let places = Places::new(Arc::new(Leases::new(client)));
+        let enter = |lease| {
+            let owner = Uuid::new_v4();
+            let waiting = places.wait(owner);
+            places.entered(owner, Entered { created: 1, lease, until: Instant::now() + SIGN });
+            waiting
+        };
+        let (mut left, mut kept) = (enter(1), enter(2));
+        // As if the server had answered a sign of life.
+        let later = Instant::now() + Duration::from_secs(86_400);
+        places.shared.note(&HashMap::from([(2, Some(later))]));
+        timeout(PLACE * 2, left.ended()).await.expect("its time is over");
+        assert!(kept.ended().now_or_never().is_none());
     }
 }

@@ -36,8 +36,8 @@ use crate::{
 /// greater one, then the readers; to lower it, first the readers.
 ///
 /// A scope that reads or writes re-enters the lock to read. A scope that reads cannot write
-/// ([`LockError::Upgrade`]). Calls beside each other in one scope are one holder: give a reader and a
-/// writer that run beside each other a scope each.
+/// ([`LockError::Upgrade`]). Calls that run side by side in one scope are one holder: give a reader and
+/// a writer that run side by side a scope each.
 ///
 /// The number of readers is what a writer pays: it takes as many leases, all at the same time, and a
 /// commit under it has as many fences. Each fence after the first is one more round trip before the

@@ -306,6 +306,6 @@ fn can_share(one: &LockSettings, other: &LockSettings) -> bool {
         && (&a.url, &a.username, &a.eventlog) == (&b.url, &b.username, &b.eventlog)
         && password(a) == password(b)
         && (a.tls_mode, &a.tls_root_cert) == (b.tls_mode, &b.tls_root_cert)
-        && (a.maximum_pool_size, a.connection_timeout, &a.application_name)
-            == (b.maximum_pool_size, b.connection_timeout, &b.application_name)
+        && (a.maximum_pool_size, a.connection_timeout, a.read_timeout, &a.application_name)
+            == (b.maximum_pool_size, b.connection_timeout, b.read_timeout, &b.application_name)
 }

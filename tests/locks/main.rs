@@ -109,6 +109,7 @@ mod late_extensions;
 mod late_grants;
 mod lead;
 mod listing;
+mod locked_rows;
 #[cfg(feature = "mongodb")]
 mod mongodb;
 mod mysql;

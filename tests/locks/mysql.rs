@@ -8,6 +8,7 @@ use crate::providers::{Kind, LONG};
 use crate::sql::place::Place;
 
 mod defaults;
+mod locked_rows;
 mod refusals;
 mod sessions;
 

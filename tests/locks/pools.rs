@@ -5,12 +5,14 @@ use std::time::Duration;
 
 use ekbatan::config::DataSourceConfig;
 use ekbatan::lock::{
-    KeyedLockProvider, LockError, LockKey, LockProvider, MySqlLocks, PostgresLocks,
+    Attempt, GrantRequest, KeyedLockProvider, LockBackend, LockError, LockKey, LockProvider,
+    MySqlLocks, PostgresLocks,
 };
 use futures_util::future::{join_all, select_all};
 use support::until;
+use uuid::Uuid;
 
-use crate::providers::Kind;
+use crate::providers::{Kind, LONG};
 use crate::sql::place::Place;
 
 on_providers! {
@@ -78,4 +80,23 @@ async fn the_time_of_a_take_begins_when_it_has_a_connection(kind: Kind) {
         assert!(answer.unwrap().unwrap().release().await);
     }
     assert!(first.release().await);
+}
+
+/// A common renewal that is late is dropped, for example.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_connection_that_owes_an_answer_is_not_used_again_on_postgres() {
+    let place = Place::shared(Kind::PostgresLease).await;
+    let proxy = place.proxy().await;
+    let url = proxy.url_for(&place.url);
+    let leases = PostgresLocks::connect(&url, 1).await.unwrap().leases().await.unwrap();
+    let request = GrantRequest::new(Uuid::new_v4(), "a test", LONG * 10);
+    let Attempt::Granted(grant) = leases.try_grant("k", &request).await.unwrap() else {
+        panic!("the key is free");
+    };
+    proxy.silence();
+    let extending = leases.extend("k", &grant, LONG * 10);
+    // So long that the statement is sent.
+    let dropped = tokio::time::timeout(Duration::from_millis(300), extending).await;
+    assert!(dropped.is_err(), "the only connection carries nothing");
+    assert!(leases.extend("k", &grant, LONG * 10).await.unwrap(), "over a new connection");
 }

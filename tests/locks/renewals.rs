@@ -7,6 +7,9 @@ use ekbatan::lock::{
 };
 use ekbatan_lock_redis::RedisBackend;
 use ekbatan_testkit::{Proxy, RedisServer};
+use futures_util::future::join_all;
+use sqlx::{Connection, PgConnection};
+use support::until;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -173,6 +176,44 @@ async fn many_leases_are_renewed_in_few_round_trips(kind: Kind) {
             return Err(TooBusy(found));
         }
         released(leases).await
+    })
+    .await;
+}
+
+/// A process that waits for two keys looks at both in one statement. It must not wait for the row of
+/// the second one while it has locked that of the first.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_locked_row_takes_no_other_lease_away_on_postgres() {
+    const WAITERS: &str =
+        "SELECT coalesce(sum(jsonb_array_length(waiters)), 0)::bigint FROM eventlog.lock_leases";
+    // A process that waits renews its registrations within this time.
+    const LOOKS: Duration = Duration::from_secs(10);
+    with_a_term(async |term| {
+        let place = Place::shared(Kind::PostgresLease).await;
+        let (holder, waiter) = (place.process().await, place.process().await);
+        let [first, second] = ["a", "b"].map(LockKey::named);
+        let options = LockOptions::wait(LONG).hold(LONG * 10).renewed(term);
+        let lease = holder.take(&first, &options).await.unwrap().unwrap();
+        let locked = holder.acquire(&second, LONG * 10).await.unwrap();
+        let waiting = [&first, &second].map(|key| waiter.acquire(key, LONG));
+        let watching = async {
+            until("it waits for both", async || {
+                !lease.is_held() || place.number(WAITERS).await == 2
+            })
+            .await;
+            let mut row = PgConnection::connect(&place.url).await.unwrap();
+            let lock = "BEGIN; SELECT 1 FROM eventlog.lock_leases \
+                 WHERE lock_key = 'DC#test#b' FOR UPDATE";
+            sqlx::raw_sql(lock).execute(&mut row).await.unwrap();
+            tokio::time::sleep(term * 2 + LOOKS).await;
+        };
+        tokio::select! {
+            () = watching => {}
+            _ = join_all(waiting) => {}
+        }
+        held(&lease)?;
+        assert!(locked.is_held());
+        released(vec![lease]).await
     })
     .await;
 }

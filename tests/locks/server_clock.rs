@@ -11,8 +11,8 @@ use crate::sql::place::Place;
 
 /// Processes that look for the keys that they wait for.
 const LOOKS: &str = "SELECT coalesce(max(extract(epoch FROM query_start) * 1000000), 0)::bigint \
-     FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%lease_look%' \
-     AND pid <> pg_backend_pid()";
+     FROM pg_stat_activity WHERE datname = current_database() \
+     AND query LIKE '%lease_look_without_waiting%' AND pid <> pg_backend_pid()";
 
 /// Sets the clock by which the functions of leases count, and leaves that of the server.
 async fn set_clock(place: &Place, hours: i32) {

@@ -7,17 +7,26 @@
 //! soon, so that the number of keys does not change the number of trips.
 //!
 //! Invariants: a hint reaches every waiter that listened before the look. While nobody listens,
-//! there is no task. If a look fails, all waiters are woken, and find out for themselves.
+//! there is no task. If a look fails, all waiters are woken, and find out for themselves. If the
+//! runtime of the task stands still, the runtime of a waiter begins another task.
 
 use std::collections::HashMap;
+use std::pin::pin;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use async_trait::async_trait;
 use tokio::sync::Notify;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::BackendError;
+
+/// How late the task may be for a look before another task is begun. Places and marks at servers
+/// last for longer.
+const LATE: Duration = Duration::from_secs(1);
+
+/// Longer than a look takes, also if the server does not answer.
+const LONGEST_LOOK: Duration = Duration::from_secs(20);
 
 /// A key as the server sees it, for waiters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -75,8 +84,8 @@ struct Watch {
 #[derive(Default)]
 struct Keys {
     listened: HashMap<String, Listened>,
-    /// The task, if there is one, and the number of tasks before it.
-    running: bool,
+    /// When the task counts as late, if there is one, and the number of tasks so far.
+    late_at: Option<Instant>,
     task: u64,
 }
 
@@ -106,7 +115,10 @@ impl KeyPoller {
     /// Resolves when a look shows that the key may be free. Listens from the first poll.
     pub async fn freed(&self, key: &str) {
         let listening = self.watch.listen(key);
-        listening.notify.notified().await;
+        let mut freed = pin!(listening.notify.notified());
+        while timeout(LATE, freed.as_mut()).await.is_err() {
+            self.watch.replace_late_task();
+        }
     }
 
     /// Begins to look at the key, if somebody listens. A backend calls this when a try has
@@ -144,38 +156,59 @@ impl Watch {
         };
         listened.since = now;
         listened.next = Some(now + self.pace.first);
-        if std::mem::replace(&mut keys.running, true) {
+        if keys.late_at.is_some() {
             self.changed.notify_one();
-            return;
+        } else {
+            self.begin_task(keys);
         }
+    }
+
+    /// Begins a task in this runtime. An earlier one ends when it continues.
+    fn begin_task(self: &Arc<Self>, mut keys: MutexGuard<'_, Keys>) {
+        keys.late_at = Some(Instant::now() + LATE);
         keys.task += 1;
         // The runtime may end before the task does; the next busy key starts another one.
         let running = Running { watch: self.clone(), task: keys.task };
         // A runtime that ends drops the task at once, which locks the keys.
         drop(keys);
-        tokio::spawn(async move { poll(&running.watch).await });
+        tokio::spawn(async move { poll(&running).await });
     }
 
-    /// When the next look is due; `None` ends the task, because nobody waits.
-    fn next(&self) -> Option<Instant> {
+    fn replace_late_task(self: &Arc<Self>) {
         let mut keys = self.keys();
-        let next = keys.listened.values().filter_map(|listened| listened.next).min();
-        if next.is_none() {
-            keys.running = false;
+        if keys.late_at.is_some_and(|late_at| late_at <= Instant::now()) {
+            // A change is reported once, and the late task may have asked for it.
+            keys.listened.values_mut().for_each(|listened| listened.new = true);
+            self.begin_task(keys);
         }
+    }
+
+    /// When the next look is due; `None` ends the task, because nobody waits, or because there is
+    /// a later task.
+    fn next(&self, task: u64) -> Option<Instant> {
+        let mut keys = self.keys();
+        if keys.task != task {
+            return None;
+        }
+        let next = keys.listened.values().filter_map(|listened| listened.next).min();
+        keys.late_at = next.map(|next| next + LATE);
         next
     }
 
     /// The keys whose turn has come or comes soon, and whether a look is needed even if nothing
     /// has changed at the server.
     fn due(&self) -> (Vec<String>, bool) {
-        let (keys, now) = (self.keys(), Instant::now());
+        let (mut keys, now) = (self.keys(), Instant::now());
         let soon = |listened: &Listened| now + listened.pause.mul_f64(0.75);
         let due = |listened: &Listened| listened.next.is_some_and(|next| next <= soon(listened));
         let due: Vec<_> = keys.listened.iter().filter(|(_, listened)| due(listened)).collect();
         let ends = |listened: &Listened| listened.ends_at.is_some_and(|at| at <= soon(listened));
         let must_look = due.iter().any(|(_, listened)| listened.new || ends(listened));
-        (due.into_iter().map(|(key, _)| key.clone()).collect(), must_look)
+        let due = due.into_iter().map(|(key, _)| key.clone()).collect();
+        if let Some(late_at) = &mut keys.late_at {
+            *late_at = now + LONGEST_LOOK;
+        }
+        (due, must_look)
     }
 
     fn all(&self) -> Vec<String> {
@@ -219,8 +252,8 @@ impl Watch {
     }
 }
 
-async fn poll(watch: &Watch) {
-    while let Some(next) = watch.next() {
+async fn poll(Running { watch, task }: &Running) {
+    while let Some(next) = watch.next(*task) {
         tokio::select! {
             () = tokio::time::sleep_until(next) => {}
             () = watch.changed.notified() => continue,
@@ -261,7 +294,7 @@ impl Drop for Running {
         let mut keys = self.watch.keys();
         // By now there may be another task.
         if keys.task == self.task {
-            keys.running = false;
+            keys.late_at = None;
             // Nobody looks for those that still wait: let each of them ask. The first that finds
             // its key busy starts another task.
             for listened in keys.listened.values_mut() {
@@ -366,7 +399,7 @@ mod tests {
         tokio::time::sleep(Duration::from_secs(1)).await;
         server.looks();
         tokio::time::sleep(Duration::from_secs(10)).await;
-        assert_eq!((server.looks(), poller.watch.keys().running), (0, false), "nobody listens");
+        assert_eq!((server.looks(), poller.watch.keys().late_at), (0, None), "nobody listens");
     }
 
     #[tokio::test(start_paused = true)]
@@ -399,6 +432,59 @@ mod tests {
         server.take("k", 1, Some(Duration::from_millis(100)));
         tokio::time::sleep(Duration::from_millis(301)).await;
         server.taken.lock().unwrap().clear();
-        tokio::time::timeout(Duration::from_millis(110), waiting).await.unwrap();
+        timeout(Duration::from_millis(110), waiting).await.unwrap();
+    }
+
+    #[test]
+    fn a_runtime_that_stands_still_keeps_no_waiter_of_another_from_being_woken() {
+        let runtime = || {
+            let mut runtime = tokio::runtime::Builder::new_current_thread();
+            runtime.enable_time().start_paused(true).build().unwrap()
+        };
+        let (standing, running) = (runtime(), runtime());
+        let server = Server::default();
+        let poller = KeyPoller::new(server.clone(), PACE);
+        server.take("first", 1, None);
+        let mut first = Box::pin(poller.freed("first"));
+        // Its task does not get as far as a look.
+        standing.block_on(async {
+            assert!(!is_woken(&mut first).await);
+            poller.busy("first");
+        });
+        running.block_on(async {
+            let mut waiting = Box::pin(poller.freed("k"));
+            assert!(!is_woken(&mut waiting).await);
+            poller.busy("k");
+            timeout(LATE * 10, waiting).await.expect("the key is free");
+            assert_eq!(server.looks(), 1);
+        });
+        standing.block_on(async {
+            tokio::time::sleep(PACE.longest * 10).await;
+            assert_eq!(server.looks(), 0, "there is a later task");
+        });
+    }
+
+    /// A server that answers late, and counts looks.
+    struct LateServer(Server);
+
+    #[async_trait]
+    impl KeyStates for LateServer {
+        async fn look(&self, keys: &[String]) -> Result<Vec<KeyState>, BackendError> {
+            let states = self.0.look(keys).await;
+            tokio::time::sleep(LATE * 10).await;
+            states
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_look_that_takes_long_is_not_repeated_meanwhile() {
+        let server = Server::default();
+        let poller = KeyPoller::new(LateServer(server.clone()), PACE);
+        server.take("k", 1, None);
+        let mut waiting = Box::pin(poller.freed("k"));
+        assert!(!is_woken(&mut waiting).await);
+        poller.busy("k");
+        assert!(timeout(LATE * 9, waiting).await.is_err());
+        assert_eq!(server.looks(), 1);
     }
 }

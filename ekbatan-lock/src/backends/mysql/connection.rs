@@ -18,8 +18,13 @@ use super::server::{ServerInfo, VARIABLES};
 use crate::BackendError;
 
 /// Maximum time for the server to answer, unless `read_timeout` is shorter. No statement here
-/// waits for a lock.
+/// waits for a named lock.
 const LONGEST_ANSWER: Duration = Duration::from_secs(15);
+
+/// Maximum time in seconds that a statement waits for a row. Meanwhile it keeps the rows that it
+/// has locked before, whose leases could not be renewed. On a slow machine a commit may keep the
+/// row of its lease for more than a second.
+const WAIT_FOR_ROW: u32 = 2;
 
 /// Idle time after which the server ends a connection of the pool. The pool checks a connection
 /// much earlier, so it never uses one that the server has ended.
@@ -71,7 +76,7 @@ impl MySqlConnector {
         let server = ServerInfo::read(&variables)?;
         let setup = format!(
             "SET NAMES utf8mb4, time_zone = '+00:00', lock_wait_timeout = 10, \
-             innodb_lock_wait_timeout = 10, sql_safe_updates = 0, {}, \
+             innodb_lock_wait_timeout = {WAIT_FOR_ROW}, sql_safe_updates = 0, {}, \
              sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION', wait_timeout = {}; \
              SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED, READ WRITE",
             server.variant.unlimited(),

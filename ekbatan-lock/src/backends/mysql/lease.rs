@@ -3,7 +3,8 @@
 //! Invariants: a key's token only grows, also if its row was [cleaned](super::cleaning). A
 //! statement that changes a lease names its owner and token. Every call is one round trip and
 //! writes at most one row, so that calls cannot deadlock; statements for several rows take them
-//! in the order of their keys.
+//! in the order of their keys. They wait for a locked row for a moment only, and are repeated:
+//! they would keep the rows before it from being renewed.
 //!
 //! A statement's time is that of its start, even if it waited for its row. This is safe: a key
 //! that had expired at the start has expired, and a term that begins at the start does not end

@@ -64,7 +64,7 @@ const CLOCK: &str = "SELECT eventlog.lease_micros(clock_timestamp())";
 
 /// The last row has no owner, and only says the time of the server.
 const LOOK: &str = "\
-    SELECT * FROM eventlog.lease_look($1, $2, $3, $4, $5, $6) \
+    SELECT * FROM eventlog.lease_look_without_waiting($1, $2, $3, $4, $5, $6) \
     UNION ALL SELECT NULL, false, 0, 0, eventlog.lease_micros(clock_timestamp())";
 
 /// Ends the lease that was seen. This waits for the disk: a crash must not restore the lease.

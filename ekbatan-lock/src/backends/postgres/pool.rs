@@ -2,7 +2,8 @@
 //!
 //! Invariants: a statement is one transaction, with the settings that locks rely on, whatever
 //! the server's defaults are. It leaves no state in a connection behind a pooler. A connection
-//! that does not answer, or whose server does not accept writes, is not used again.
+//! that does not answer, or whose server does not accept writes, is not used again. The same holds
+//! if the caller is dropped before the answer.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -123,18 +124,22 @@ impl PostgresLockPool {
         late: Late,
     ) -> Result<(Instant, Vec<Row>), BackendError> {
         let sent = Instant::now();
-        let answer = self.ask(&connection, sql, values);
-        match tokio::time::timeout(ANSWER, answer).await {
+        let mut owed = OwedAnswer(None);
+        let client: &Object = owed.0.insert(connection);
+        let answer = tokio::time::timeout(ANSWER, self.ask(client, sql, values)).await;
+        // Goes back to the pool when it is dropped, unless it is taken out.
+        let connection = owed.0.take();
+        match answer {
             Ok(Ok(rows)) => Ok((sent, rows)),
             Ok(Err(error)) => {
                 if is_of_a_replica(&error) {
-                    drop(Object::take(connection));
+                    drop(connection.map(Object::take));
                 }
                 Err(failed(what, &error))
             }
             Err(_) => {
-                let connection = Object::take(connection);
-                if late == Late::Cancelled {
+                let connection = connection.map(Object::take);
+                if let (Some(connection), Late::Cancelled) = (connection, late) {
                     self.cancel(connection);
                 }
                 Err(BackendError::in_doubt(format!("{what}: no answer within {ANSWER:?}")))
@@ -184,6 +189,16 @@ impl PostgresLockPool {
         };
         committed?;
         Ok(rows)
+    }
+}
+
+/// A connection that is closed if it is dropped in here: its server owes an answer, and nobody knows
+/// whether it comes. The next statement would wait for it.
+struct OwedAnswer(Option<Object>);
+
+impl Drop for OwedAnswer {
+    fn drop(&mut self) {
+        drop(self.0.take().map(Object::take));
     }
 }
 

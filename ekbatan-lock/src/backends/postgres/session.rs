@@ -7,6 +7,7 @@
 //! Requests do not queue behind each other: their statements travel one after the other on the
 //! session's connection.
 
+mod hints;
 mod live;
 mod pooler;
 

@@ -7,8 +7,9 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::error::{PostgresLocksError, failed};
-use super::pool::PostgresLockPool;
+use super::pool::{ANSWER, PostgresLockPool, TypedValue};
 use super::{lease, settings};
+use crate::BackendError;
 
 /// Number of tries to create the tables. A concurrent creation by other means makes one of the
 /// two fail.
@@ -32,8 +33,9 @@ pub(super) const LEASES: PostgresTables = PostgresTables {
         "eventlog.lease_give_up",
         "eventlog.lease_in_time",
         "eventlog.lease_force",
-        "eventlog.lease_look",
+        "eventlog.lease_look_without_waiting",
     ],
+    // Changing the table would wait for whoever reads it, and everybody else behind it.
     create: "CREATE TABLE IF NOT EXISTS eventlog.lock_leases ( \
          lock_key varchar(255) PRIMARY KEY, \
          owner uuid NOT NULL, \
@@ -41,9 +43,15 @@ pub(super) const LEASES: PostgresTables = PostgresTables {
          token bigint NOT NULL, \
          since timestamptz NOT NULL, \
          until timestamptz NOT NULL, \
-         wanted_until timestamptz NOT NULL \
+         wanted_until timestamptz NOT NULL, \
+         waiters jsonb NOT NULL DEFAULT '[]' \
      ) WITH (fillfactor = 50); \
-     ALTER TABLE eventlog.lock_leases ADD COLUMN IF NOT EXISTS waiters jsonb NOT NULL DEFAULT '[]'",
+     DO $$ BEGIN \
+         IF NOT EXISTS (SELECT FROM pg_attribute WHERE attname = 'waiters' \
+             AND attrelid = 'eventlog.lock_leases'::regclass) \
+         THEN ALTER TABLE eventlog.lock_leases ADD COLUMN waiters jsonb NOT NULL DEFAULT '[]'; \
+         END IF; \
+     END $$",
     functions: lease::FUNCTIONS,
 };
 
@@ -84,17 +92,23 @@ pub(super) async fn create(
     let names = needs.names.join(" and ");
     let there = "SELECT bool_and(coalesce(to_regclass(name)::oid, to_regproc(name)::oid) IS NOT NULL) \
          FROM unnest($1::text[]) AS name";
-    // Migrations of the eventlog take the same advisory lock, so the two do not collide.
+    // Migrations of the eventlog take the same advisory lock, so the two do not collide. A migration
+    // may take longer than other statements here may wait.
     let script = format!(
-        "{}; SELECT pg_advisory_xact_lock(28545284254495086); \
+        "{}; SET LOCAL lock_timeout = 0; SELECT pg_advisory_xact_lock(28545284254495086); \
          CREATE SCHEMA IF NOT EXISTS eventlog; {}; {} COMMIT",
         settings::BEGIN,
         needs.create,
         needs.functions
     );
+    let values: [TypedValue<'_>; 1] = [(&needs.names, Type::TEXT_ARRAY)];
     let mut tries = 0;
     loop {
-        let found = connection.query_typed_opt(there, &[(&needs.names, Type::TEXT_ARRAY)]).await;
+        let looking = connection.query_typed_opt(there, &values);
+        let found = tokio::time::timeout(ANSWER, looking).await.map_err(|_| {
+            let why = format!("looking for the lock tables: no answer within {ANSWER:?}");
+            BackendError::unavailable(why)
+        })?;
         let found = found.map_err(|error| failed("looking for the lock tables", &error))?;
         if found.is_some_and(|row| row.get(0)) {
             return Ok(());

@@ -208,8 +208,9 @@ $$;
 
 -- Looks at the keys that a process waits for: renews registrations, repeats messages that were
 -- lost, and hands over grants whose term has ended. Returns the grants of the process, and the
--- keys for which it is not registered.
-CREATE OR REPLACE FUNCTION eventlog.lease_look(
+-- keys for which it is not registered. Rows that others have locked are left to the next look:
+-- nothing waits while it has locked other rows, whose holders could not renew their leases.
+CREATE OR REPLACE FUNCTION eventlog.lease_look_without_waiting(
     process text, keys text[], owners uuid[], registered bigint, confirm bigint, durable boolean
 ) RETURNS TABLE (of_owner uuid, is_granted boolean, has_token bigint, ends bigint, at bigint)
 LANGUAGE plpgsql VOLATILE AS $$
@@ -224,15 +225,16 @@ BEGIN
     PERFORM set_config('synchronous_commit', 'off', true);
     stale := eventlog.lease_micros(clock_timestamp()) + registered / 2;
     FOR asked IN
-        -- In the order of keys, so that two of them never wait for each other.
         SELECT q.key, q.owner FROM unnest(keys, owners) AS q(key, owner)
         LEFT JOIN eventlog.lock_leases e ON e.lock_key = q.key
         WHERE e.lock_key IS NULL OR e.owner = q.owner OR e.until <= clock_timestamp()
             OR NOT EXISTS (SELECT FROM jsonb_array_elements(e.waiters) AS w
                 WHERE (w ->> 'o')::uuid = q.owner AND (w ->> 'u')::bigint > stale)
-        ORDER BY q.key
     LOOP
-        SELECT * INTO l FROM eventlog.lock_leases e WHERE e.lock_key = asked.key FOR UPDATE;
+        SELECT * INTO l FROM eventlog.lock_leases e WHERE e.lock_key = asked.key
+        FOR UPDATE SKIP LOCKED;
+        CONTINUE WHEN NOT FOUND
+            AND EXISTS (SELECT FROM eventlog.lock_leases e WHERE e.lock_key = asked.key);
         clock := clock_timestamp();
         IF l.until <= clock THEN
             handed := eventlog.lease_hand_over(l, NULL, clock, confirm) OR handed;

@@ -3,7 +3,8 @@
 //! Invariants: a statement whose effect is unknown ends the session, so that the server never
 //! keeps a lock that this process does not know of. No statement waits for the lock of a key. Each
 //! statement sets how long the session may be idle; the limit in the last one that was sent
-//! covers all locks that were requested before.
+//! covers all locks that were requested before. Whatever is sent waits for the statements before it,
+//! so that none of them may wait for long, such as for a table that somebody has locked.
 
 use std::collections::HashMap;
 use std::future::{Future, poll_fn};
@@ -18,6 +19,7 @@ use tokio::time::Instant;
 use tokio_postgres::{Error, Row, SimpleQueryMessage, Statement};
 use uuid::Uuid;
 
+use super::hints::{HintStatements, SessionHints};
 use super::pooler;
 use crate::BackendError;
 use crate::backends::key_hints::KeyHints;
@@ -28,6 +30,9 @@ use crate::backends::postgres::pool::ANSWER;
 use crate::backends::postgres::settings;
 use crate::backends::postgres::tables::replica;
 use crate::backends::session::SessionGrants;
+
+/// From then on, a statement fails soon if it waits for a table that somebody has locked.
+const LISTEN: &str = "SET lock_timeout = 100; LISTEN ekbatan_lock";
 
 /// The statement that takes the lock reads the token, so that every holder has one. It also says
 /// whether the sequence of tokens is more than an hour behind the clock. If the server process is
@@ -42,34 +47,6 @@ const TRY: &str = "\
             IS NOT DISTINCT FROM $3 AS ours) session) taken";
 
 const UNLOCK: &str = "SELECT pg_advisory_unlock($1), set_config('idle_session_timeout', $2, false)";
-
-/// Registers this session as a waiter.
-const NOTE: &str = "\
-    INSERT INTO eventlog.lock_wanted (lock_key, session, until) \
-    VALUES ($1::text, $2, clock_timestamp() + interval '2 seconds') \
-    ON CONFLICT (lock_key, session) DO UPDATE SET until = excluded.until \
-    RETURNING set_config('idle_session_timeout', $3, false)";
-
-/// Notifies the other sessions, if one of them is registered as a waiter.
-const TELL: &str = "\
-    SELECT CASE WHEN EXISTS ( \
-            SELECT FROM eventlog.lock_wanted \
-            WHERE lock_key = $1::text AND session <> $2 AND until > clock_timestamp()) \
-        THEN pg_notify('ekbatan_lock', $1::text)::text END, \
-        set_config('idle_session_timeout', $3, false)";
-
-const FORGET: &str = "\
-    WITH gone AS (DELETE FROM eventlog.lock_wanted WHERE lock_key = $1::text AND session = $2) \
-    SELECT set_config('idle_session_timeout', $3, false)";
-
-/// Deletes the registrations of waiters that gave up. It waits for no other session.
-const CLEAN: &str = "\
-    WITH gone AS (DELETE FROM eventlog.lock_wanted w USING ( \
-            SELECT ctid FROM eventlog.lock_wanted \
-            WHERE until < clock_timestamp() - interval '10 seconds' \
-            LIMIT 10000 FOR UPDATE SKIP LOCKED) old \
-        WHERE w.ctid = old.ctid) \
-    SELECT set_config('idle_session_timeout', $1, false)";
 
 /// The holder of the lock, as the server knows it.
 const HOLDER: &str = "\
@@ -89,14 +66,13 @@ const PING: &str = "\
 /// sequence was lost or another strategy was used in between. It also covers the numbers that
 /// the sequence forgets in a crash, because a crash takes longer than granting them. If more
 /// than one number per millisecond was granted, some are left out. Sessions take turns, because
-/// a late one would set the sequence back.
+/// a late one would set the sequence back. The number of their lock is "ektokens" in ASCII.
 const RAISE: &str = "\
-    BEGIN; SELECT pg_advisory_xact_lock(28545284254495086); \
+    BEGIN; SET LOCAL lock_timeout = 5000; SELECT pg_advisory_xact_lock(7308062842230763123); \
     SELECT setval('eventlog.lock_tokens', CASE WHEN last_value > now \
         THEN last_value + 100000 ELSE now END) \
     FROM eventlog.lock_tokens, \
         (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now OFFSET 0) c; \
-    DELETE FROM eventlog.lock_wanted WHERE until < clock_timestamp() - interval '1 minute'; \
     COMMIT";
 
 /// Raises the sequence of tokens to the clock while sessions are open. A token also tells the age
@@ -106,7 +82,7 @@ const RAISE: &str = "\
 /// new ones. The statements of one message are one transaction.
 const CATCH_UP: &str = "\
     SELECT set_config('lock_timeout', '1000', true); \
-    SELECT pg_advisory_xact_lock(28545284254495086); \
+    SELECT pg_advisory_xact_lock(7308062842230763123); \
     SELECT setval('eventlog.lock_tokens', now) \
     FROM eventlog.lock_tokens, \
         (SELECT floor(extract(epoch FROM clock_timestamp()) * 1000)::bigint AS now OFFSET 0) c \
@@ -122,7 +98,8 @@ const LONGEST_LIMIT: u128 = i32::MAX as u128;
 /// How long a waiter's registration is not repeated.
 const NOTED: Duration = Duration::from_secs(1);
 
-/// After so many registrations, old ones are deleted.
+/// After so many registrations, old ones are deleted. The same holds after the first one of a session,
+/// because a process may be started often, for few registrations each time.
 const CLEAN_AFTER: usize = 1_000;
 
 /// Number of registrations that this process remembers before it drops old ones.
@@ -144,15 +121,12 @@ pub(crate) struct PostgresSession {
     /// locked, so that their limits reach the server in order.
     limited: Mutex<bool>,
     statements: Statements,
+    hints: SessionHints,
 }
 
 struct Statements {
     take: Statement,
     unlock: Statement,
-    note: Statement,
-    tell: Statement,
-    forget: Statement,
-    clean: Statement,
     holder: Statement,
     ping: Statement,
 }
@@ -169,17 +143,20 @@ impl PostgresSession {
         let statements = prepared.map_err(|_| {
             BackendError::unavailable(format!("a lock session was not ready within {ANSWER:?}"))
         })??;
-        Ok(Self {
+        let session = Self {
             connection,
             id,
             grants: SessionGrants::new(),
             mark,
             runtime: Handle::current(),
             noted: Mutex::default(),
-            registered: AtomicUsize::new(0),
+            registered: AtomicUsize::new(CLEAN_AFTER),
             limited: Mutex::default(),
             statements,
-        })
+            hints: SessionHints::new(),
+        };
+        session.hints.prepare(&session.connection.client).await;
+        Ok(session)
     }
 
     /// Prepares a session whose server process is its own.
@@ -197,15 +174,11 @@ impl PostgresSession {
         pooler::own_process(client, mark).await?;
         let prepare = async {
             client.batch_execute(&settings::of_a_session()).await?;
-            client.batch_execute("LISTEN ekbatan_lock").await?;
+            client.batch_execute(LISTEN).await?;
             client.batch_execute(RAISE).await?;
             Ok(Statements {
                 take: client.prepare(TRY).await?,
                 unlock: client.prepare(UNLOCK).await?,
-                note: client.prepare(NOTE).await?,
-                tell: client.prepare(TELL).await?,
-                forget: client.prepare(FORGET).await?,
-                clean: client.prepare(CLEAN).await?,
                 holder: client.prepare(HOLDER).await?,
                 ping: client.prepare(PING).await?,
             })
@@ -225,24 +198,34 @@ impl PostgresSession {
         if taken.is_some() || !waits || self.noted(key) {
             return Ok(taken);
         }
+        let client = &self.connection.client;
+        self.hints.prepare(client).await;
         // A holder that released the key before this registration notified nobody: try again.
-        let note = self.ask("registering as a waiter", |limit| async move {
-            self.connection.client.query_one(&self.statements.note, &[&key, &self.id, &limit]).await
+        let note = self.hint("registering as a waiter", |hints, limit| async move {
+            client.query_one(&hints.note, &[&key, &self.id, &limit]).await
         });
         let (noted, taken) = tokio::join!(biased; note, self.try_lock(lock));
-        if let Err(error) = noted {
-            tracing::debug!(%error, key, "registering as a waiter failed; the lock is polled");
-        }
-        if self.registered.fetch_add(1, Ordering::Relaxed) + 1 >= CLEAN_AFTER {
+        if noted.is_some() && self.registered.fetch_add(1, Ordering::Relaxed) + 1 >= CLEAN_AFTER {
             self.registered.store(0, Ordering::Relaxed);
-            let clean = self.ask("deleting old registrations", |limit| async move {
-                self.connection.client.query_one(&self.statements.clean, &[&limit]).await
+            let clean = self.hint("deleting old registrations", |hints, limit| async move {
+                client.query_one(&hints.clean, &[&limit]).await
             });
-            if let Err(error) = clean.await {
-                tracing::debug!(%error, "old registrations of waiters stay");
+            if clean.await.is_none() {
+                self.registered.store(CLEAN_AFTER, Ordering::Relaxed);
             }
         }
         taken
+    }
+
+    /// Sends a statement about waiters. Returns `None` if it failed, or was not sent.
+    async fn hint<'s, T, F: Future<Output = Result<T, Error>>>(
+        &'s self,
+        what: &'static str,
+        statement: impl FnOnce(&'s HintStatements, String) -> F,
+    ) -> Option<T> {
+        let (hints, _place) = self.hints.statements()?;
+        let answer = self.ask(what, |limit| statement(hints, limit)).await;
+        answer.inspect_err(|error| self.hints.pause(error)).ok()
     }
 
     async fn try_lock(&self, lock: i64) -> Result<Option<i64>, BackendError> {
@@ -299,14 +282,14 @@ impl PostgresSession {
         let noted = self.noted.lock().unwrap_or_else(PoisonError::into_inner).remove(key).is_some();
         let client = &self.connection.client;
         let unlock = self.unlock("releasing a lock", lock);
-        let tell = self.ask("notifying waiters", |limit| async move {
-            let row = client.query_one(&self.statements.tell, &[&key, &self.id, &limit]).await?;
+        let tell = self.hint("notifying waiters", |hints, limit| async move {
+            let row = client.query_one(&hints.tell, &[&key, &self.id, &limit]).await?;
             Ok(row.get::<_, Option<String>>(0).is_some())
         });
         let forget = async {
             if noted {
-                let forgotten = self.ask("removing a registration", |limit| async move {
-                    client.query_one(&self.statements.forget, &[&key, &self.id, &limit]).await
+                let forgotten = self.hint("removing a registration", |hints, limit| async move {
+                    client.query_one(&hints.forget, &[&key, &self.id, &limit]).await
                 });
                 drop(forgotten.await);
             }
@@ -364,7 +347,7 @@ impl PostgresSession {
         });
         match row.await {
             Ok(row) if !row.get::<_, bool>(0) => self.end(pooler::ANOTHER_PROCESS.to_owned()),
-            Ok(_) => {}
+            Ok(_) => self.hints.prepare(&self.connection.client).await,
             Err(error) => tracing::debug!(%error, "a lock session"),
         }
     }
