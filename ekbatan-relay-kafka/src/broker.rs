@@ -173,7 +173,8 @@ impl KafkaBroker {
             Outcome::Refused(error) if is_one => receipts.push(answers::receipt_of_record(&error)),
             Outcome::Refused(_) => {
                 for message in sendable.messages {
-                    if Instant::now() >= until {
+                    // At least one, or the message that is refused is never found.
+                    if Instant::now() >= until && !receipts.is_empty() {
                         break;
                     }
                     let receipt = match producer.send(&[message]).await {
@@ -196,7 +197,10 @@ impl KafkaBroker {
     /// Sends messages of several models in one transaction. If one of them is refused, the models are sent
     /// each by itself, so that only that one stops.
     async fn send(&self, producer: &NodeProducer, messages: &[OutgoingMessage]) -> Vec<Receipt> {
-        let until = Instant::now() + PUBLISH_TIME;
+        // What is sent must be known within the time of a call, also if the writes, their abort and a commit take long.
+        let longest = self.settings.ack_timeout.saturating_mul(3);
+        let call = PUBLISH_TIME.saturating_mul(2);
+        let until = Instant::now() + call.saturating_sub(longest).min(PUBLISH_TIME);
         producer.missing_topics.look_again(messages).await;
         // Those of one model stand beside each other.
         let models = || messages.chunk_by(|one, next| one.is_of_same_model(next));
@@ -214,7 +218,7 @@ impl KafkaBroker {
         }
         let mut receipts = Vec::with_capacity(messages.len());
         for of_model in models() {
-            if Instant::now() >= until {
+            if Instant::now() >= until && !receipts.is_empty() {
                 break;
             }
             receipts.extend(self.send_model(producer, of_model, until).await);

@@ -171,13 +171,15 @@ impl RabbitMqBroker {
         messages: &[OutgoingMessage],
     ) -> WaveOutcome {
         let Settings { exchange, ack_timeout, .. } = &self.settings;
-        let channel = match tokio::time::timeout(*ack_timeout, connection.channel()).await {
+        let until = Instant::now() + *ack_timeout;
+        let channel = match tokio::time::timeout_at(until, connection.channel()).await {
             Ok(Ok(channel)) => channel,
             Ok(Err(error)) => return WaveOutcome::Lost(error.to_string()),
             Err(_) => return WaveOutcome::Lost(format!("no channel within {ack_timeout:?}")),
         };
         let mut wave = Wave::new(channel);
-        let sent = wave.send(exchange, messages, *ack_timeout).await;
+        let sent =
+            wave.send(exchange, messages, until.saturating_duration_since(Instant::now())).await;
         match sent {
             WaveOutcome::All(_) => connection.give_back(wave.into_channel()),
             WaveOutcome::Lost(_) if connection.is_blocked() => {

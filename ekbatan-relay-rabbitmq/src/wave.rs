@@ -54,7 +54,7 @@ impl Wave {
             Ok(Ok(confirmations)) => WaveOutcome::All(receipts(messages, confirmations)),
             Ok(Err(error)) if is_of_channel(&error) => WaveOutcome::Closed(error),
             Ok(Err(error)) => WaveOutcome::Lost(error.to_string()),
-            Err(_) => WaveOutcome::Lost(format!("no confirmation within {timeout:?}")),
+            Err(_) => WaveOutcome::Lost(format!("no confirmation within {timeout:.0?}")),
         }
     }
 

@@ -8,16 +8,16 @@ use ekbatan_events::{RelaySender, RelayTerms};
 
 use crate::OutgoingMessage;
 
-/// The time after which a broker begins to send nothing more of a [`publish`](Broker::publish).
-/// What it has accepted until then can only be marked once the call has returned, and a relay drops the
-/// call after twice that time.
+/// The time within which a broker answers a [`publish`](Broker::publish): it begins to send nothing whose answer
+/// could come later. The relay drops a call that takes longer, and what was accepted meanwhile is sent again. A broker
+/// that [keeps the order in a batch](Broker::keeps_order_in_batch) has twice this time.
 pub const PUBLISH_TIME: Duration = Duration::from_secs(30);
 
 /// Why a broker cannot be used.
 pub type BrokerError = Box<dyn Error + Send + Sync>;
 
-/// Refuses a time for which an answer cannot be waited: a call of [`Broker::publish`] is dropped after twice
-/// [`PUBLISH_TIME`], and what was sent must be known by then.
+/// Refuses a time for which an answer cannot be waited: a call of [`Broker::publish`] returns within
+/// [`PUBLISH_TIME`].
 pub fn check_ack_timeout(timeout: Duration) -> Result<(), BrokerError> {
     if timeout.is_zero() || timeout > PUBLISH_TIME {
         return Err(format!(
@@ -65,7 +65,7 @@ pub trait Broker: Send + Sync + 'static {
     /// that was handed over before may be sent afterwards.
     fn open(&self, sender: RelaySender) -> impl Future<Output = Result<(), BrokerError>> + Send;
 
-    /// Sends messages. The answer has one receipt for each, in the same order. What is left after
+    /// Sends messages. The answer has one receipt for each, in the same order. What cannot be answered within
     /// [`PUBLISH_TIME`] is [not sent](Receipt::NotSent).
     fn publish(
         &self,

@@ -111,7 +111,7 @@ mod tests {
         let messages = (0..5).map(message).collect();
         let sender = RelaySender::new("slow", ShardIdentifier::DEFAULT, Uuid::nil());
         let publishing = publish(&broker, sender, messages);
-        tokio::time::timeout(PUBLISH_TIME * 2, publishing).await.unwrap()
+        tokio::time::timeout(TIMEOUT, publishing).await.unwrap()
     }
 
     #[tokio::test(start_paused = true)]
