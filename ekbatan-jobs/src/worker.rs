@@ -27,8 +27,8 @@ const LONGEST_LOOK: Duration = Duration::from_secs(30);
 /// The time after which a look is given up if the node stops.
 const LAST_LOOK: Duration = Duration::from_secs(5);
 
-/// The time after which a write to one run or job is given up: its row may be locked.
-const LONGEST_WRITE: Duration = Duration::from_secs(5);
+/// The time after which a run that was cut off is left to the next look: its row may be locked.
+const LONGEST_TAKEOVER: Duration = Duration::from_secs(5);
 
 /// How many runs a node that stops gives back side by side.
 const RELEASED_TOGETHER: usize = 64;
@@ -166,7 +166,7 @@ impl Worker {
                     self.store.take_over(run).await
                 }
             };
-            match failure::within(LONGEST_WRITE, taking).await {
+            match failure::within(LONGEST_TAKEOVER, taking).await {
                 Ok(is_changed) => has_changed |= is_changed,
                 Err(error) => {
                     tracing::warn!(job = %run.job, run = %run.id, error, "a run that was cut off could not be taken over; trying again");
@@ -174,7 +174,8 @@ impl Worker {
             }
         }
         work.unanswered.retain(|id| active.iter().any(|run| run.id.uuid() == *id));
-        // One whose row is locked takes no time from the others, and one whose runs do not end not all places.
+        // Those with which the last step failed come last: a locked row takes time from them only. Before them,
+        // those with the most runs: they must not take all places.
         jobs.sort_by_key(|job| {
             let held = work.held.values().filter(|run| run.job == job.name).count();
             (work.failing.contains(&job.name), held)

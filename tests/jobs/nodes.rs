@@ -91,7 +91,7 @@ async fn a_locked_run_keeps_no_other_one_from_being_taken_over(scene: &Scene) {
 /// The row is one of the first of two dead nodes.
 async fn take_over_beside_a_locked_row(scene: &Scene, table: &str, condition: &str) {
     let (report, sweep): (Report, Sweep) = (ends_from(2), scripted_to_end_from(2));
-    let dying = || scene.node().lease(LEASE);
+    let dying = || scene.node().lease(LONGER);
     let first = dying().name("first").job(rarely(), report.clone()).start().await.unwrap();
     let second = dying().job(rarely(), sweep.clone()).start().await.unwrap();
     run_now(scene).await;

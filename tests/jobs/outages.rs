@@ -132,8 +132,7 @@ async fn a_node_whose_lease_is_over_waits_a_whole_lease_for_its_renewal(scene: &
     let proxy = proxy_of(scene).await;
     let config = config_of(scene, &proxy, Duration::from_secs(600));
     let executor = executor(&Databases::connect(&config.into()).await.unwrap()).await;
-    let job = Report::idle();
-    let node = node(&executor).lease(LEASE).job(rarely(), job.clone());
+    let node = node(&executor).lease(LEASE).job(rarely(), Report::idle());
     let _node = node.start().await.unwrap();
     proxy.stall();
     tokio::time::sleep(LEASE * 2).await;
@@ -142,7 +141,6 @@ async fn a_node_whose_lease_is_over_waits_a_whole_lease_for_its_renewal(scene: &
     proxy.resume();
     run_now(scene).await;
     scene.until_in_state(REPORT, RunState::Done, 1).await;
-    assert_eq!(job.seen().len(), 1);
 }
 
 async fn a_node_that_drains_ends_its_runs_with_its_lease(scene: &Scene) {
@@ -162,12 +160,11 @@ async fn a_node_that_drains_ends_its_runs_with_its_lease(scene: &Scene) {
             .boxed()
         })
     };
-    let node = node(&executor).lease(Duration::from_secs(1)).job(rarely(), endless.clone());
+    let node = node(&executor).lease(Duration::from_secs(5)).job(rarely(), endless);
     let node = node.start().await.unwrap();
     run_now(scene).await;
-    until("it runs", async || endless.seen().len() == 1).await;
     let of_the_job = 2;
-    assert!(Arc::strong_count(&held) > of_the_job);
+    until("it runs", async || Arc::strong_count(&held) > of_the_job).await;
     let drained = tokio::spawn(node.drain(Duration::MAX));
     // Once it drains, it does not look at the jobs any more.
     tokio::time::sleep(Duration::from_secs(1)).await;

@@ -109,7 +109,7 @@ impl Claims<'_> {
             elsewhere.insert((handler.name, row.stream));
             run.truncate(first);
         }
-        // The same for what stands behind others. Of those, the last one may have to be released with it.
+        // The same for what stands behind a row. If that row is blocked, it may have to be released, too.
         let is_left = |one: &mut Obstructed| is_locked(&one.delivery) || is_locked(&one.behind);
         for Obstructed { delivery, .. } in obstructed.extract_if(.., is_left) {
             let handler = self.handlers.get(&delivery.handler);

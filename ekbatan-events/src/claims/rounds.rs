@@ -36,12 +36,17 @@ const ENOUGH: usize = LONGEST_RUN / 2;
 /// A round that follows failed ones claims at least this part of what others do.
 const MOST_PARTS: usize = 64;
 
+/// How many rounds in a row begin at once because the one before left streams alone.
+const MOST_UNCOVERING: u32 = 16;
+
 /// When a worker looks for deliveries.
 pub(crate) struct Rounds {
     pub(crate) under_way: Option<Polling>,
     pub(crate) next: Instant,
     /// Whether the next round begins at once, whatever the one that is under way claims.
     is_next_at_once: bool,
+    /// How many rounds in a row have begun at once because the one before left streams alone.
+    uncovering: u32,
     /// The pause after a round that finds nothing.
     pub(crate) pause: Duration,
     pub(crate) checked: Option<Instant>,
@@ -76,6 +81,7 @@ impl Rounds {
             under_way: None,
             next: Instant::now(),
             is_next_at_once: false,
+            uncovering: 0,
             pause,
             checked: None,
             looks_again_until: None,
@@ -126,12 +132,20 @@ impl Rounds {
             self.look_again();
         }
         self.divisor = (self.divisor / 2).max(1);
-        let now = Instant::now();
-        for stream in elsewhere {
-            // It may have hidden others, which the next round finds.
-            self.is_next_at_once |= self.elsewhere.leave(stream, now);
-        }
+        self.leave(elsewhere);
         (claimed, is_busy)
+    }
+
+    /// Lets rounds skip streams for a while. They may have hidden others, which the next round finds.
+    fn leave(&mut self, elsewhere: HashSet<StreamKey>) {
+        let now = Instant::now();
+        let left = elsewhere.into_iter().filter(|stream| self.elsewhere.leave(*stream, now));
+        // There may be so many that the first of them are looked at again before the last ones are left.
+        if left.count() > 0 && self.uncovering < MOST_UNCOVERING {
+            (self.uncovering, self.is_next_at_once) = (self.uncovering + 1, true);
+        } else {
+            self.uncovering = 0;
+        }
     }
 
     /// Lets rounds skip a stream for a while, because this process does not want its next event.

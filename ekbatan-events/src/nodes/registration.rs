@@ -48,7 +48,7 @@ impl Registrar {
         self.read_since(self.versions().await?).await
     }
 
-    /// Reads them. These are the versions that were read before.
+    /// Reads the subscriptions; `generation` and `states` were read before.
     async fn read_since(
         &self,
         (mut generation, mut states): (i64, i64),

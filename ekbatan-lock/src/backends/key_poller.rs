@@ -21,12 +21,11 @@ use tokio::time::{Instant, timeout};
 
 use crate::BackendError;
 
-/// How late the task may be for a look before another task is begun. Places and marks at servers
-/// last for longer.
+/// How late the task may be for a look before another task is begun.
 const LATE: Duration = Duration::from_secs(1);
 
-/// Longer than a look takes, also if the server does not answer.
-const LONGEST_LOOK: Duration = Duration::from_secs(20);
+/// Longer than a look takes, also if it waits for a connection and the server does not answer.
+const LONGEST_LOOK: Duration = Duration::from_secs(30);
 
 /// A key as the server sees it, for waiters.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -217,12 +216,16 @@ impl Watch {
         busy.map(|(key, _)| key.clone()).collect()
     }
 
-    /// Notes what a look at these keys has shown, and wakes the waiters of those that are free.
-    fn note(&self, looked_at: &[String], states: Option<Vec<KeyState>>) {
+    /// Notes what a look of a task at these keys has shown, and wakes the waiters of those that are free. A look of
+    /// an earlier task tells of a time before the present waiters.
+    fn note(&self, task: u64, looked_at: &[String], states: Option<Vec<KeyState>>) {
         let now = Instant::now();
         let states: Option<HashMap<String, KeyState>> = states
             .map(|states| states.into_iter().map(|state| (state.key.clone(), state)).collect());
         let mut keys = self.keys();
+        if keys.task != task {
+            return;
+        }
         for key in looked_at {
             let Some(listened) = keys.listened.get_mut(key) else { continue };
             if let Some(states) = &states {
@@ -266,16 +269,16 @@ async fn poll(Running { watch, task }: &Running) {
             // The change is reported once, so this look is for all.
             Some(true) => due = watch.all(),
             Some(false) if !must_look => {
-                watch.note(&due, None);
+                watch.note(*task, &due, None);
                 continue;
             }
             _ => {}
         }
         match watch.server.look(&due).await {
-            Ok(states) => watch.note(&due, Some(states)),
+            Ok(states) => watch.note(*task, &due, Some(states)),
             Err(error) => {
                 tracing::debug!(%error, "looking for freed locks failed");
-                watch.note(&due, None);
+                watch.note(*task, &due, None);
                 watch.wake_all();
                 tokio::time::sleep(watch.pace.longest).await;
             }

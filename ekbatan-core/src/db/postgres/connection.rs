@@ -28,9 +28,9 @@ const RESET: &str = "ROLLBACK; SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RE
                      SELECT pg_advisory_unlock_all(); DISCARD TEMP; DISCARD SEQUENCES; DEALLOCATE ALL";
 
 /// Lets the server look every 10 s, also while a statement waits for a lock, whether the client is still there.
-/// Otherwise a statement that was given up would keep what its transaction has locked for as long as it waits. A
-/// server on Windows refuses the setting.
-pub(super) const NOTICES_A_LOST_CLIENT: &str = "CASE WHEN version() !~* 'windows|mingw|visual c' \
+/// Otherwise a statement that was given up would keep what its transaction has locked for as long as it waits.
+/// Servers of other systems may refuse the setting.
+pub(super) const NOTICES_A_LOST_CLIENT: &str = "CASE WHEN version() ~* 'linux' \
     THEN set_config('client_connection_check_interval', '10000', false) END";
 
 pub(crate) struct PostgresConnection {

@@ -7,9 +7,8 @@ use tokio_postgres::error::SqlState;
 use tokio_postgres::types::Type;
 
 use super::error::{PostgresLocksError, failed};
-use super::pool::{ANSWER, PostgresLockPool, TypedValue};
+use super::pool::{PostgresLockPool, TypedValue};
 use super::{lease, settings};
-use crate::BackendError;
 
 /// Number of tries to create the tables. A concurrent creation by other means makes one of the
 /// two fail.
@@ -88,7 +87,6 @@ pub(super) async fn create(
     pool: &PostgresLockPool,
     needs: &PostgresTables,
 ) -> Result<(), PostgresLocksError> {
-    let connection = pool.connection().await?;
     let names = needs.names.join(" and ");
     let there = "SELECT bool_and(coalesce(to_regclass(name)::oid, to_regproc(name)::oid) IS NOT NULL) \
          FROM unnest($1::text[]) AS name";
@@ -104,15 +102,11 @@ pub(super) async fn create(
     let values: [TypedValue<'_>; 1] = [(&needs.names, Type::TEXT_ARRAY)];
     let mut tries = 0;
     loop {
-        let looking = connection.query_typed_opt(there, &values);
-        let found = tokio::time::timeout(ANSWER, looking).await.map_err(|_| {
-            let why = format!("looking for the lock tables: no answer within {ANSWER:?}");
-            BackendError::unavailable(why)
-        })?;
-        let found = found.map_err(|error| failed("looking for the lock tables", &error))?;
+        let found = pool.row("looking for the lock tables", there, &values).await?;
         if found.is_some_and(|row| row.get(0)) {
             return Ok(());
         }
+        let connection = pool.connection().await?;
         let Err(error) = connection.batch_execute(&script).await else { return Ok(()) };
         // The transaction of the failed script is still open.
         let _ = connection.batch_execute("ROLLBACK").await;

@@ -95,11 +95,12 @@ impl SessionHints {
         let _ = tokio::time::timeout(ANSWER, preparing).await;
     }
 
-    /// The statements, to send one of them. `None` if one has failed a moment ago, or if too many are
-    /// not answered.
-    pub(super) fn statements(&self) -> Option<(&HintStatements, SemaphorePermit<'_>)> {
+    /// The statements, to send one of them, and a place for it. `None` if one has failed a moment ago.
+    pub(super) async fn statements(&self) -> Option<(&HintStatements, SemaphorePermit<'_>)> {
+        let place = self.places.acquire().await.ok()?;
+        // Also one that was sent while this one waited for a place.
         let statements = self.statements.get().filter(|_| !self.pauses())?;
-        Some((statements, self.places.try_acquire().ok()?))
+        Some((statements, place))
     }
 
     fn pauses(&self) -> bool {

@@ -223,7 +223,7 @@ impl PostgresSession {
         what: &'static str,
         statement: impl FnOnce(&'s HintStatements, String) -> F,
     ) -> Option<T> {
-        let (hints, _place) = self.hints.statements()?;
+        let (hints, _place) = self.hints.statements().await?;
         let answer = self.ask(what, |limit| statement(hints, limit)).await;
         answer.inspect_err(|error| self.hints.pause(error)).ok()
     }
