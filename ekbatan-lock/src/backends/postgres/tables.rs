@@ -34,7 +34,8 @@ pub(super) const LEASES: PostgresTables = PostgresTables {
         "eventlog.lease_force",
         "eventlog.lease_look_without_waiting",
     ],
-    // Changing the table would wait for whoever reads it, and everybody else behind it.
+    // `ALTER TABLE` waits until nobody reads the table, and later statements wait behind it. So it is
+    // only sent if the table lacks a column.
     create: "CREATE TABLE IF NOT EXISTS eventlog.lock_leases ( \
          lock_key varchar(255) PRIMARY KEY, \
          owner uuid NOT NULL, \

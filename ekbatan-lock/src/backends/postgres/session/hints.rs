@@ -1,4 +1,4 @@
-//! The hints that sessions give each other: who waits for a key, and that it was released.
+//! Hints between sessions: one says that it waits for a key, another one that it has released it.
 //!
 //! Invariants: a lost hint costs time only, because waiters poll as well. So a table of waiters that
 //! somebody has locked holds up no lock for long: the statements about it fail soon, few of them are
