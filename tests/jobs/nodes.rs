@@ -90,7 +90,7 @@ async fn a_locked_run_keeps_no_other_one_from_being_taken_over(scene: &Scene) {
 
 /// The row is one of the first of two dead nodes.
 async fn take_over_beside_a_locked_row(scene: &Scene, table: &str, condition: &str) {
-    let (report, sweep): (Report, Sweep) = (ends_from(2), scripted_to_end_from(2));
+    let (report, sweep): (Report, Sweep) = (ends_from(u32::MAX), scripted_to_end_from(u32::MAX));
     let dying = || scene.node().lease(LONGER);
     let first = dying().name("first").job(rarely(), report.clone()).start().await.unwrap();
     let second = dying().job(rarely(), sweep.clone()).start().await.unwrap();
@@ -99,8 +99,8 @@ async fn take_over_beside_a_locked_row(scene: &Scene, table: &str, condition: &s
     until("both run", async || !report.seen().is_empty() && !sweep.seen().is_empty()).await;
     drop((first, second));
     let mut locked = lock(scene, table, condition).await;
-    let taking = scene.node().lease(LONGER).job(rarely(), report).job(rarely(), sweep);
-    let _taking = taking.start().await.unwrap();
+    let taking = scene.node().lease(LONGER).job(rarely(), Report::idle());
+    let _taking = taking.job(rarely(), Sweep::idle()).start().await.unwrap();
     scene.until_in_state("sweep", RunState::Done, 1).await;
     assert_eq!(scene.in_state(REPORT, RunState::Running).await.len(), 1);
     locked.execute("COMMIT").await;

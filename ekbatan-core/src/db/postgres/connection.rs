@@ -29,7 +29,7 @@ const RESET: &str = "ROLLBACK; SET SESSION AUTHORIZATION DEFAULT; RESET ROLE; RE
 
 /// Lets the server look every 10 s, also while a statement waits for a lock, whether the client is still there.
 /// Otherwise a statement that was given up would keep what its transaction has locked for as long as it waits.
-/// Servers of other systems may refuse the setting.
+/// Servers on other systems may refuse the setting.
 pub(super) const NOTICES_A_LOST_CLIENT: &str = "CASE WHEN version() ~* 'linux' \
     THEN set_config('client_connection_check_interval', '10000', false) END";
 
