@@ -2,8 +2,9 @@
 
 use chrono::{DateTime, Utc};
 
-/// A source of time. The framework takes every date from the clock it was given, so that a test
-/// can control time.
+/// A source of time. The dates of models, ids and actions come from the clock that the framework was
+/// given, so that a test can control them. What several processes have to agree on, such as the ends
+/// of leases and the slots of jobs, goes by the clock of the database.
 pub trait Clock: Send + Sync + 'static {
     /// The current instant.
     fn now(&self) -> DateTime<Utc>;

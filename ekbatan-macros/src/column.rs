@@ -110,8 +110,8 @@ impl<'a> FieldColumn<'a> {
         }
     }
 
-    /// The statement that normalizes the field. JSON needs none: it is read back as it
-    /// was written.
+    /// The statement that normalizes the field. JSON has none: what databases change in a document,
+    /// such as how a number is written, differs between them.
     pub(crate) fn normalize(&self, root: &TokenStream) -> Option<TokenStream> {
         let Self { field, ty, .. } = self;
         let field_trait = field_trait(ty, root);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::action::{ErrorKind, Fence};
-use ekbatan::db::{CommitError, TransactionOptions};
+use ekbatan::db::{CommitError, Isolation, TransactionOptions};
 use ekbatan::prelude::*;
 use ekbatan::repository::PageRequest;
 use futures_util::future::BoxFuture;
@@ -15,7 +15,7 @@ use tokio::sync::Mutex;
 
 use crate::actions::{Failed, Nothing, Take, route};
 use crate::models::Account;
-use crate::shards::{FIRST, SECOND, THIRD, TestShards, executor_on, hold_writers};
+use crate::shards::{FIRST, Layout, SECOND, THIRD, TestShards, executor_on, hold_writers};
 
 on_every_layout! {
     a_held_lease_commits_on_every_shard,
@@ -233,4 +233,52 @@ async fn every_kind_of_read_fences_off_an_earlier_lease_on_its_shard(t: &TestSha
         assert!(matches!(late, Err(ExecuteError::FenceLost { .. })), "{how:?}: {late:?}");
     }
     assert_eq!(t.accounts().get(accounts[1].id).await.unwrap().version(), 1);
+}
+
+/// Reads the version of an account in a transaction whose statements all see one state.
+struct LookWithin {
+    account: ShardedId<Account>,
+    databases: Databases,
+}
+
+impl Action for LookWithin {
+    const NAME: &'static str = "sharding.look-within";
+    type Params = Nothing;
+    type Output = i64;
+    type Error = Failed;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, _: &Nothing) -> Result<i64, Failed> {
+        let accounts = ctx.repository::<Account>();
+        let transactions = self.databases.shard(SECOND).unwrap().transactions();
+        let options =
+            TransactionOptions::default().isolation(Isolation::RepeatableRead).read_only();
+        let found = transactions
+            .in_transaction_with(options, async |tx| accounts.within(&tx).get(self.account).await);
+        Ok(found.await.unwrap().version())
+    }
+}
+
+/// The transaction has to ask for the columns of the table first, and the fence waits for a commit
+/// that passed the one of the earlier lease.
+#[tokio::test]
+async fn a_transaction_sees_what_was_committed_before_its_fence_was_raised_on_postgres() {
+    let t = TestShards::start(Layout::Postgres).await;
+    let account = t.three_accounts().await[1].id;
+    let executor = t.executor().await;
+    let first = Look { account, how: How::Get, databases: t.databases.clone() };
+    executor.execute(&first, Nothing {}).fenced_by(&lease(1)).await.unwrap();
+
+    let second = t.on(SECOND);
+    let mut committing = second.connect().await;
+    committing.execute("BEGIN").await;
+    committing.execute("SELECT FROM eventlog.lock_fences FOR SHARE").await;
+    let look = LookWithin { account, databases: t.open_again().await };
+    let call = executor.execute(&look, Nothing {}).fenced_by(&lease(2)).into_future();
+    let earlier = async {
+        until("the later lease raises its fence", async || second.has_blocked_writer().await).await;
+        let overtake = format!("UPDATE accounts SET version = 2 WHERE id = '{account}'");
+        committing.execute(&overtake).await;
+        committing.execute("COMMIT").await;
+    };
+    assert_eq!(tokio::join!(call, earlier).0.unwrap(), 2);
 }

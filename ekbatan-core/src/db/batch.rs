@@ -151,6 +151,19 @@ pub(crate) struct CommitBatch {
 }
 
 impl CommitBatch {
+    /// Rows that are written outside of an action.
+    pub(crate) fn of_rows(changes: Vec<RowChange>, expected: Vec<ExpectedRow>) -> Self {
+        Self {
+            action: ActionId(Uuid::now_v7()),
+            changes,
+            expected,
+            records: Vec::new(),
+            fences: Vec::new(),
+            traceable: false,
+            turns: Vec::new(),
+        }
+    }
+
     /// Puts the rows into the order in which every batch locks them.
     pub(crate) fn sort(&mut self) {
         self.changes.sort_by(|a, b| {

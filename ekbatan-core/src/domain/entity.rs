@@ -41,7 +41,8 @@ pub trait Entity: Clone + Send + Sync + 'static {
     /// The struct from a row. The values are in the order of the table's columns.
     fn from_row(row: &mut RowReader<'_>) -> Result<Self, FieldError>;
 
-    /// Changes every field to the value that a database returns after storing it.
+    /// Changes every field to the value that a database returns after storing it; a JSON field stays as
+    /// it is.
     fn normalize(&mut self);
 }
 

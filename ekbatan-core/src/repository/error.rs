@@ -265,6 +265,7 @@ impl From<CommitError> for WriteError {
             CommitError::Stale(rows) => WriteError::Stale(rows),
             CommitError::Refused(error) => WriteError::Database(error),
             CommitError::Unknown(_, why) => WriteError::Unknown(why),
+            // Not reached: a write outside of an action has no fences.
             CommitError::FenceLost(key) => {
                 WriteError::Unknown(format!("the fence of `{key}` was lost"))
             }

@@ -5,12 +5,9 @@
 
 use std::sync::Arc;
 
-use uuid::Uuid;
-
 use super::{Repository, WriteError};
 use crate::db::{
-    ActionId, CommitBatch, Database, RowChange, Staged, performed_action, resolve, stage_changed,
-    stage_new,
+    CommitBatch, Database, RowChange, Staged, performed_action, resolve, stage_changed, stage_new,
 };
 use crate::domain::{Changed, Entity, New, Stored};
 
@@ -61,16 +58,7 @@ impl JointWrite {
     /// Writes all rows.
     pub async fn commit(self) -> Result<(), WriteError> {
         let Some(database) = self.database else { return Ok(()) };
-        let batch = CommitBatch {
-            action: ActionId(Uuid::now_v7()),
-            changes: self.changes,
-            expected: Vec::new(),
-            records: Vec::new(),
-            fences: Vec::new(),
-            traceable: false,
-            turns: Vec::new(),
-        };
-        database.commit(batch).await?;
+        database.commit(CommitBatch::of_rows(self.changes, Vec::new())).await?;
         Ok(())
     }
 }

@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use super::page::{Position, Sorting, TextOrder};
-use super::scatter::all;
+use super::scatter::all_of;
 use super::source::{Source, stored};
 use super::value_order::{compare, compare_keys};
 use super::{PageRequest, ReadError};
@@ -62,8 +62,9 @@ impl<T: Entity> Merged<T> {
     }
 
     async fn refill(&mut self) -> Result<(), ReadError> {
+        let several = self.feeds.len() > 1;
         // By id alone: long texts are not compared.
-        let texts = if self.feeds.len() > 1 { TextOrder::Bytes } else { TextOrder::OfDatabase };
+        let texts = if several { TextOrder::Bytes } else { TextOrder::OfDatabase };
         let empty = |feed: &&mut Feed<T>| feed.rows.is_empty() && feed.next.is_some();
         let mut feeds: Vec<&mut Feed<T>> = self.feeds.iter_mut().filter(empty).collect();
         if feeds.is_empty() {
@@ -78,7 +79,7 @@ impl<T: Entity> Merged<T> {
                 (source.shard(), rows.map(|rows| (rows, next)))
             })
         });
-        let pages = all(asked.collect()).await?;
+        let pages = all_of(asked.collect(), several).await?;
         for (feed, (rows, next)) in feeds.into_iter().zip(pages) {
             feed.rows = rows.into();
             feed.next = next;

@@ -108,6 +108,11 @@ impl<T: Entity> Repository<T> {
     /// Returns a repository that reads and writes in an open transaction, and thus only on its shard.
     /// Ids and rows of another shard are rejected. A read by condition, a page or a count finds the
     /// rows of that shard alone.
+    ///
+    /// In an action under a lease, the first read of a shard raises the fence there, over a connection
+    /// of its own. So read the shard once through `ctx` before you begin the transaction: otherwise each
+    /// such action needs two connections of the pool at a time, and what the transaction has read
+    /// before by SQL is not fenced.
     #[must_use]
     pub fn within(&self, transaction: &Transaction) -> Self {
         Self {

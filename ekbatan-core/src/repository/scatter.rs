@@ -63,13 +63,21 @@ impl<T: Entity> Repository<T> {
     }
 }
 
-/// The results of all sources, in the order of the shards. If one fails, the error lists which
-/// shards succeeded and which failed.
+/// The results of all sources, in the order of the shards. If one of several fails, the error lists
+/// which shards succeeded and which failed.
 pub(super) async fn all<R, F>(asked: Vec<F>) -> Result<Vec<R>, ReadError>
 where
     F: Future<Output = (ShardIdentifier, Result<R, ReadError>)>,
 {
     let several = asked.len() > 1;
+    all_of(asked, several).await
+}
+
+/// Like [`all`], for a read of `several` shards that may ask only one of them at a time.
+pub(super) async fn all_of<R, F>(asked: Vec<F>, several: bool) -> Result<Vec<R>, ReadError>
+where
+    F: Future<Output = (ShardIdentifier, Result<R, ReadError>)>,
+{
     let mut done = Vec::with_capacity(asked.len());
     let mut answered = Vec::new();
     let mut failed = Vec::new();

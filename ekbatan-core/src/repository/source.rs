@@ -10,7 +10,7 @@ use super::page::TextOrder;
 use super::page_keys::PageKeys;
 use super::{Condition, PageRequest, ReadError};
 use crate::db::{
-    Arg, Columns, CommitToken, Database, Query, Route, Syntax, TableError, TableInfo, Transaction,
+    Arg, Columns, CommitToken, Database, Query, Route, Syntax, TableInfo, Transaction,
 };
 use crate::domain::{
     ColumnDef, Dates, Entity, FieldError, RowReader, ShardIdentifier, Stored, Value, ValueType,
@@ -120,12 +120,17 @@ impl<T: Entity> Source<T> {
         self.fetch(query).await
     }
 
-    /// The table as the database describes it.
-    async fn table(&self) -> Result<Arc<TableInfo>, TableError> {
-        match &self.within {
-            Some(transaction) => transaction.table(T::TABLE).await,
-            None => self.database.table(T::TABLE).await,
+    /// The table as the database describes it. Within a transaction the fences are raised before it
+    /// is asked anything: its first statement may fix the state that it sees, and a commit under an
+    /// earlier lease must not come between that state and the fences.
+    async fn table(&self) -> Result<Arc<TableInfo>, ReadError> {
+        let Some(transaction) = &self.within else {
+            return Ok(self.database.table(T::TABLE).await?);
+        };
+        if let Some(fencing) = &self.fencing {
+            fencing.stand(&self.database, self.holder).await?;
         }
+        Ok(transaction.table(T::TABLE).await?)
     }
 
     /// How pages of these databases are ordered, so that they can be merged.
@@ -173,9 +178,6 @@ impl<T: Entity> Source<T> {
     ) -> Result<Vec<Vec<Value>>, ReadError> {
         let (database, holder) = (&*self.database, self.holder);
         if let Some(transaction) = &self.within {
-            if let Some(fencing) = &self.fencing {
-                fencing.stand(database, holder).await?;
-            }
             return Ok(transaction.fetch(&query).await?);
         }
         if let Some(after) = &self.after

@@ -11,10 +11,10 @@ use uuid::Uuid;
 
 use super::{Repository, WriteError};
 use crate::db::{
-    ActionId, CommitBatch, Database, StageError, Staged, outside_transaction, performed_action,
-    resolve, stage_changed, stage_deleted, stage_expected, stage_new,
+    CommitBatch, Database, StageError, Staged, TableError, TableInfo, outside_transaction,
+    performed_action, resolve, stage_changed, stage_deleted, stage_expected, stage_new,
 };
-use crate::domain::{Addable, Changed, Deletable, Entity, EntityId, New, Stored, Updatable};
+use crate::domain::{Addable, Changed, Deletable, Entity, EntityId, New, Stored, Table, Updatable};
 
 impl<T: Entity> Repository<T> {
     /// Returns a repository whose writes commit only if this row, of any table on the same shard, is
@@ -111,10 +111,7 @@ impl<T: Entity> Repository<T> {
     ) -> Result<Vec<Stored<T>>, WriteError> {
         self.settle_pending().await;
         let database = self.destination(&rows)?;
-        let info = match &self.within {
-            Some(transaction) => transaction.table(T::TABLE).await?,
-            None => database.table(T::TABLE).await?,
-        };
+        let info = self.table(&database, T::TABLE).await?;
         let mut seen = HashSet::new();
         let mut changes = Vec::with_capacity(rows.len());
         let mut answers = Vec::with_capacity(rows.len());
@@ -127,26 +124,26 @@ impl<T: Entity> Repository<T> {
         }
         let mut expected = Vec::with_capacity(self.expected.len());
         for row in &self.expected {
-            let table = match &self.within {
-                Some(transaction) => transaction.table(row.table).await?,
-                None => database.table(row.table).await?,
-            };
-            expected.push(row.clone().resolve(table));
+            expected.push(row.clone().resolve(self.table(&database, row.table).await?));
         }
-        let batch = CommitBatch {
-            action: ActionId(Uuid::now_v7()),
-            changes,
-            expected,
-            records: Vec::new(),
-            fences: Vec::new(),
-            traceable: false,
-            turns: Vec::new(),
-        };
+        let batch = CommitBatch::of_rows(changes, expected);
         match &self.within {
             Some(transaction) => transaction.write(batch).await?,
             None => drop(database.commit(batch).await?),
         }
         Ok(answers)
+    }
+
+    /// A table as the database describes it; within a transaction, its own connection is asked.
+    async fn table(
+        &self,
+        database: &Database,
+        table: &'static Table,
+    ) -> Result<Arc<TableInfo>, TableError> {
+        match &self.within {
+            Some(transaction) => transaction.table(table).await,
+            None => database.table(table).await,
+        }
     }
 
     /// The one database of all rows.

@@ -194,13 +194,15 @@ impl Databases {
     /// Where the key has no fence and the token is more than 30 days old, nothing is stored: a
     /// token that old raises no fence.
     ///
-    /// Every shard is called even if another one fails. Calling it again changes nothing.
+    /// Every shard is called even if another one fails; the error names the first that did. Calling it
+    /// again changes nothing.
     pub async fn fence_off(&self, key: &str, token: i64) -> Result<(), DbError> {
         let check = FenceCheck { key: key.to_owned(), token };
         let raise =
             &FenceRaise { check, until: LeaseEnd::new(Instant::now(), None), to_disk: true };
         let told = self.shards.all().map(|database| async move {
-            database.raise_fence(raise, None, "fence").await.map(drop)
+            let raised = database.raise_fence(raise, None, "fence").await;
+            raised.map(drop).map_err(|error| error.at(format_args!("shard {}", database.shard)))
         });
         visit(told.collect()).await.into_iter().collect()
     }

@@ -21,7 +21,7 @@ impl Databases {
     /// Deletes, on every shard, the fences of keys whose last lease was granted 31 days ago or
     /// earlier and ended a day ago or earlier, by the clock of each database. Returns how many.
     ///
-    /// It reads the table once, in pages, and waits for no lock. Run it from time to time; several
+    /// It reads the table once, in pages, and waits for no locked row. Run it from time to time; several
     /// processes may do so at once. Fences of tokens that are no times are kept, see
     /// [`Fence::token`](crate::action::Fence::token).
     ///
@@ -49,8 +49,10 @@ impl Shard {
 
 fn of_database(error: TransactionError<DbError>) -> DbError {
     match error {
-        TransactionError::Inner(error) | TransactionError::Database(error) => error,
-        other => DbError::new(DbErrorKind::Unavailable, other.to_string()),
+        TransactionError::Inner(error)
+        | TransactionError::Database(error)
+        | TransactionError::CommitUnknown(error) => error,
+        other => DbError::new(DbErrorKind::OpenTransaction, other.to_string()),
     }
 }
 

@@ -122,8 +122,8 @@ impl Shards {
     }
 }
 
-/// Runs one future per shard, several concurrently, and returns their outputs in order. A slow
-/// shard does not delay the others.
+/// Runs all futures, [`AT_ONCE`] of them concurrently, and returns their outputs in order. A slow one
+/// does not delay the others.
 pub(crate) async fn visit<F: Future>(asked: Vec<F>) -> Vec<F::Output> {
     let numbered = asked.into_iter().enumerate().map(|(n, asked)| asked.map(move |a| (n, a)));
     let mut answers: Vec<(usize, F::Output)> =

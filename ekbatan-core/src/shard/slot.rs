@@ -6,7 +6,7 @@ use std::sync::{Arc, OnceLock};
 use crate::config::DataSourceConfig;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 use crate::db::RawConnection;
-use crate::db::{DbError, Pool, PoolStatus, Route, driver_for};
+use crate::db::{DbError, DbErrorKind, Pool, PoolStatus, Route, driver_for};
 
 /// A database of a shard besides the primary and the replica, by the name of its slot in the
 /// configuration, such as `lockConfig`. It has its own pool, which opens at the first use. Cheap to
@@ -19,7 +19,8 @@ pub struct Slot {
 struct Inner {
     name: String,
     config: DataSourceConfig,
-    pool: OnceLock<Pool>,
+    /// `None` if the slot was closed before its first use.
+    pool: OnceLock<Option<Pool>>,
 }
 
 impl Slot {
@@ -45,7 +46,7 @@ impl Slot {
 
     /// The status of its pool; `None` before the first use.
     pub fn pool_status(&self) -> Option<PoolStatus> {
-        self.inner.pool.get().map(Pool::status)
+        self.inner.pool.get()?.as_ref().map(Pool::status)
     }
 
     /// A connection for raw SQL on PostgreSQL.
@@ -67,17 +68,22 @@ impl Slot {
     }
 
     fn pool(&self) -> Result<&Pool, DbError> {
-        if let Some(pool) = self.inner.pool.get() {
-            return Ok(pool);
-        }
-        let config = &self.inner.config;
-        let driver = driver_for(config, None)?;
-        let pool = Pool::new(driver, Route::Primary, config)?;
-        Ok(self.inner.pool.get_or_init(|| pool))
+        let opened = match self.inner.pool.get() {
+            Some(opened) => opened,
+            None => {
+                let config = &self.inner.config;
+                let pool = Pool::new(driver_for(config, None)?, Route::Primary, config)?;
+                self.inner.pool.get_or_init(|| Some(pool))
+            }
+        };
+        opened.as_ref().ok_or_else(|| {
+            let why = format!("the databases were closed before `{}` was used", self.name());
+            DbError::new(DbErrorKind::Unavailable, why)
+        })
     }
 
     pub(super) async fn close(&self) {
-        if let Some(pool) = self.inner.pool.get() {
+        if let Some(pool) = self.inner.pool.get_or_init(|| None) {
             pool.close().await;
         }
     }
