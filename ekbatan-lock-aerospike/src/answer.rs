@@ -5,11 +5,12 @@ use std::io;
 use aerospike::{BatchOperation, Error, ErrorKind, Record, ResultCode, Value};
 use ekbatan_lock::{BackendError, FailureKind};
 
-/// The server could not begin: it is overloaded, stops, or knows no master of the record.
-const NO_EFFECT: [ResultCode; 5] = [
+/// The server could not begin: it is overloaded, stops, has no room, or knows no master of the record.
+const NO_EFFECT: [ResultCode; 6] = [
     ResultCode::PartitionUnavailable,
     ResultCode::ClusterKeyMismatch,
     ResultCode::DeviceOverload,
+    ResultCode::ServerMemError,
     ResultCode::KeyBusy,
     ResultCode::FailForbidden,
 ];

@@ -253,6 +253,8 @@ pub(crate) struct WatchCancel {
 pub(crate) struct WatchResponse {
     #[prost(int64, tag = "2")]
     pub(crate) watch_id: i64,
+    #[prost(bool, tag = "3")]
+    pub(crate) created: bool,
     #[prost(bool, tag = "4")]
     pub(crate) canceled: bool,
     #[prost(message, repeated, tag = "11")]

@@ -216,11 +216,21 @@ async fn run(shared: &Shared, requests: Commands) -> String {
             },
             _ = answers.replaced.changed() => return "the connection was given up".to_owned(),
         };
+        if refuses_a_watch(&answer) {
+            return "the server refused a watch".to_owned();
+        }
         // The answer to a cancelled watch, or to one whose revision is too old, too.
         if answer.canceled || !answer.events.is_empty() {
             shared.resolve(answer.watch_id);
         }
     }
+}
+
+/// Whether the server has refused to create a watch, such as because the login that the stream was
+/// opened with is over. etcd 3.5 does not say which watch: all look again, and the next stream has the
+/// present login.
+fn refuses_a_watch(answer: &WatchResponse) -> bool {
+    answer.created && answer.canceled
 }
 
 #[cfg(test)]
@@ -271,5 +281,18 @@ mod tests {
         let opened = client.stream::<_, WatchResponse, _>("/etcdserverpb.Watch/Watch", none);
         assert!(opened.await.is_err());
         assert_eq!(tries.into_inner(), 1);
+    }
+
+    #[test]
+    fn a_refused_watch_is_known_although_the_server_does_not_name_it() {
+        use prost::Message;
+        // The header is left out. 3.4 names the watch, 3.5 answers -1.
+        let of_3_4: &[u8] = &[0x10, 7, 0x18, 1, 0x20, 1];
+        let of_3_5: &[u8] =
+            &[0x10, 255, 255, 255, 255, 255, 255, 255, 255, 255, 1, 0x18, 1, 0x20, 1];
+        let (created, cancelled): (&[u8], &[u8]) = (&[0x10, 7, 0x18, 1], &[0x10, 7, 0x20, 1]);
+        let refuses = |bytes: &[u8]| refuses_a_watch(&WatchResponse::decode(bytes).unwrap());
+        assert!(refuses(of_3_4) && refuses(of_3_5));
+        assert!(!refuses(created) && !refuses(cancelled));
     }
 }

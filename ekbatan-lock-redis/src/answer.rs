@@ -13,8 +13,8 @@ pub(crate) fn answered<T>(answer: RedisResult<T>) -> Result<T, BackendError> {
 }
 
 /// Codes of a server that refuses commands for a time: it is a replica now, lacks replicas, cannot
-/// write its data to the disk, or runs the script of somebody else.
-const REFUSES_FOR_A_TIME: [&str; 4] = ["READONLY", "NOREPLICAS", "MISCONF", "BUSY"];
+/// write its data to the disk, runs the script of somebody else, or has no memory left.
+const REFUSES_FOR_A_TIME: [&str; 5] = ["READONLY", "NOREPLICAS", "MISCONF", "BUSY", "OOM"];
 
 /// Whether the server refuses commands for a time. The next connection may lead to another server.
 pub(crate) fn refuses_for_a_time(error: &RedisError) -> bool {
@@ -29,7 +29,7 @@ pub(crate) fn refuses_for_a_time(error: &RedisError) -> bool {
         .any(|(_, error)| is_one(error.code()) || error.details().is_some_and(says))
 }
 
-fn kind(error: &RedisError) -> FailureKind {
+pub(crate) fn kind(error: &RedisError) -> FailureKind {
     match error.kind() {
         _ if refuses_for_a_time(error) => FailureKind::Unavailable,
         ErrorKind::Io if error.is_connection_refusal() => FailureKind::Unavailable,
@@ -79,6 +79,7 @@ mod tests {
             ("NOREPLICAS Not enough good replicas to write.", FailureKind::Unavailable),
             ("MISCONF Redis is configured to save RDB snapshots", FailureKind::Unavailable),
             ("BUSY Redis is busy running a script.", FailureKind::Unavailable),
+            ("OOM command not allowed when used memory > 'maxmemory'.", FailureKind::Unavailable),
             // Redis 6, within a script.
             (
                 "ERR Error running script (call to f_1): @user_script:1: @user_script: 1: \

@@ -16,7 +16,7 @@ use ekbatan_lock::{
 use tokio::sync::mpsc;
 use uuid::Uuid;
 
-use crate::answer::{answered, milliseconds};
+use crate::answer::{answered, left, milliseconds};
 use crate::client::{self, unreachable};
 use crate::commands::Commands;
 use crate::listing::{FoundLease, holder, list};
@@ -25,7 +25,7 @@ use crate::passing::{CONFIRM, Passing};
 use crate::safety;
 use crate::scripts::Scripts;
 use crate::subscription::Subscription;
-use crate::waited::{PLACE, POLLS, WaitedKeys};
+use crate::waited::{LOOK_EVERY, PLACE, POLLS, WaitedKeys};
 
 /// Time between tries for a key without a hint. The subscription and the poller give the hints.
 const WITHOUT_HINT: Duration = Duration::from_secs(300);
@@ -108,10 +108,11 @@ impl LockBackend for RedisBackend {
             .arg(u8::from(request.waits));
         Ok(match answered(self.commands.run::<(bool, i64)>(take).await)? {
             (true, token) => Attempt::Granted(Grant { owner: request.owner, token }),
-            // The poller notices when the term ends.
-            (false, _) => {
+            // The poller notices when the term ends, but a caller may wait for a shorter time than until
+            // its first look.
+            (false, rest) => {
                 self.poller.busy(key);
-                Attempt::Busy(None)
+                Attempt::Busy(left(rest).filter(|rest| *rest < LOOK_EVERY))
             }
         })
     }

@@ -7,10 +7,11 @@
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
+use ekbatan_lock::FailureKind;
 use redis::aio::{ConnectionManager, ConnectionManagerConfig};
 use redis::{Client, ErrorKind, FromRedisValue, RedisError, RedisResult, ServerErrorKind};
 
-use crate::answer::refuses_for_a_time;
+use crate::answer::{kind, refuses_for_a_time};
 use crate::scripts::{By, ScriptCall};
 
 /// Maximum time for the server to answer, and to accept a connection.
@@ -62,17 +63,23 @@ impl Commands {
         &self,
         calls: &[ScriptCall<'_>],
     ) -> RedisResult<Vec<T>> {
-        let by_hash = match self.once(calls, By::Hash).await {
-            // Often a proxy has closed an idle connection.
-            Err(error) if error.is_connection_dropped() => self.once(calls, By::Hash).await,
-            answered => answered,
-        };
-        match by_hash {
-            // One request, so that nobody can have the scripts forgotten in between.
-            Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                self.once(calls, By::Text).await
-            }
-            answered => answered,
+        let mut answered = self.once(calls, By::Hash).await;
+        let mut unknown = None;
+        // Often a proxy has closed an idle connection.
+        if answered.as_ref().is_err_and(RedisError::is_connection_dropped) {
+            unknown = answered.err().filter(|error| kind(error) == FailureKind::InDoubt);
+            answered = self.once(calls, By::Hash).await;
+        }
+        // One request, so that nobody can have the scripts forgotten in between.
+        let is_unknown_script =
+            |error: &RedisError| error.kind() == ErrorKind::Server(ServerErrorKind::NoScript);
+        if answered.as_ref().is_err_and(is_unknown_script) {
+            answered = self.once(calls, By::Text).await;
+        }
+        match (answered, unknown) {
+            // The first request may have had its effect nevertheless.
+            (Err(error), Some(unknown)) if kind(&error) == FailureKind::Unavailable => Err(unknown),
+            (answered, _) => answered,
         }
     }
 

@@ -16,8 +16,10 @@ use crate::commands::Commands;
 use crate::names::RedisNames;
 use crate::scripts::Scripts;
 
-/// How the poller looks: once a second for all keys, and when a term ends.
-pub(crate) const POLLS: Pace = Pace::new(Duration::from_secs(1), Duration::from_secs(1));
+/// Time between the looks of the poller, which are for all keys. It also looks when a term ends.
+pub(crate) const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+pub(crate) const POLLS: Pace = Pace::new(LOOK_EVERY, LOOK_EVERY);
 
 /// How long a process keeps its place among those that wait. The poller renews it more often.
 pub(crate) const PLACE: Duration = Duration::from_secs(3);

@@ -1,12 +1,13 @@
 //! A server that goes down or loses its data.
 
+use std::sync::Arc;
 use std::time::Duration;
 
-use ekbatan::lock::{KeyedLockProvider, LockBackend, LockError, LockKey};
-use ekbatan_testkit::RedisServer;
+use ekbatan::lock::{FailureKind, KeyedLockProvider, LockBackend, LockError, LockKey};
+use ekbatan_testkit::{Proxy, RedisServer};
 use support::until;
 
-use super::{Space, asked, connection, taken};
+use super::{Space, asked, connection, request, taken};
 use crate::providers::LONG;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -78,4 +79,39 @@ async fn a_server_that_is_down_is_an_error_until_it_is_back() {
         asked::<(String, usize)>(&mut server, &["PUBSUB", "NUMSUB", &channel]).await.1 > 0
     })
     .await;
+}
+
+/// It is sent again when its connection breaks. What a replica answers says nothing of the first time.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_take_whose_answer_was_lost_stays_in_doubt_when_another_server_refuses_it() {
+    let (redis, replica) =
+        (RedisServer::start().await.unwrap(), RedisServer::start().await.unwrap());
+    let mut administrator = connection(&replica.url()).await;
+    let () = asked(&mut administrator, &["REPLICAOF", "127.0.0.1", "1"]).await;
+    let proxy = Proxy::start(("127.0.0.1", redis.port())).await.unwrap();
+    let direct = Space::on(&redis);
+    let through = Space { url: proxy.url_for(&redis.url()), namespace: direct.namespace.clone() };
+    let backend = Arc::new(through.backend().await);
+    let mut server = connection(&redis.url()).await;
+    let error = loop {
+        proxy.set_delay(Duration::from_millis(500));
+        let taking = tokio::spawn({
+            let backend = backend.clone();
+            async move { backend.try_grant("k", &request(LONG)).await }
+        });
+        until("the server has granted it", async || !direct.stored().await.is_empty()).await;
+        proxy.lead_to(("127.0.0.1", replica.port())).await.unwrap();
+        proxy.cut();
+        proxy.set_delay(Duration::ZERO);
+        proxy.restore();
+        if let Err(error) = taking.await.unwrap() {
+            break error;
+        }
+        // On a busy machine the answer may arrive before the connection is cut.
+        proxy.lead_to(("127.0.0.1", redis.port())).await.unwrap();
+        proxy.cut();
+        proxy.restore();
+        let () = asked(&mut server, &["FLUSHALL"]).await;
+    };
+    assert_eq!(error.kind(), FailureKind::InDoubt, "{error}");
 }

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use ekbatan::lock::{Attempt, Grant, KeyedLockProvider, LockBackend, LockKey, Released};
 use ekbatan_testkit::{Dropped, drop_at_poll};
+use support::until;
 use uuid::Uuid;
 
 use super::{Space, asked, connection, request, taken};
@@ -160,4 +161,24 @@ async fn the_last_token_of_an_unused_key_is_kept_for_a_day() {
     let _: i64 = asked(&mut server, &["DEL", &fence.replace("{k}", "{l}")]).await;
     tokio::time::sleep(Duration::from_millis(2)).await;
     assert!(taken(&backend, "l", LONG).await.token > first.token);
+}
+
+/// Who waits for less than a second could otherwise not have it: the poller looks once a second.
+#[tokio::test]
+async fn a_key_that_is_free_within_a_second_says_when() {
+    let space = Space::shared().await;
+    let (one, other) = (space.backend().await, space.backend().await);
+    let short = Duration::from_millis(500);
+    let left = loop {
+        // On a busy machine the term may end first.
+        taken(&one, "short", short).await;
+        match other.try_grant("short", &request(short)).await.unwrap() {
+            Attempt::Busy(left) => break left,
+            answer => drop(answer),
+        }
+        until("it is free again", async || one.inspect("short").await.unwrap().is_none()).await;
+    };
+    assert!(left.is_some_and(|left| left <= short), "{left:?}");
+    taken(&one, "long", LONG).await;
+    assert_eq!(other.try_grant("long", &request(LONG)).await.unwrap(), Attempt::Busy(None));
 }
