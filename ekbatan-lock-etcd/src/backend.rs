@@ -151,9 +151,14 @@ impl EtcdBackend {
                     }
                 }
                 Ok(Look::Gone) => return None,
+                // The caller asks again, and gets the error.
+                Err(error) if !error.may_pass() => return None,
                 Err(error) => {
                     tracing::debug!(%error, key, "a waiter could not look at its place");
-                    pause_for(&mut pause).await;
+                    tokio::select! {
+                        () = pause_for(&mut pause) => {}
+                        () = place.ended() => return None,
+                    }
                 }
             }
         }

@@ -17,14 +17,14 @@ use ekbatan_lock::{
     Attempt, BackendError, Grant, GrantExtension, GrantRequest, HandOver, Holder, KeyPoller,
     LockBackend, LockError, Pace, Released,
 };
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 use uuid::Uuid;
 
 use crate::address::Address;
 use crate::cleaning::Cleaner;
 use crate::client::{Client, milliseconds};
 use crate::listing::{self, holder};
-use crate::locks::{Locks, Taken};
+use crate::locks::{Locks, PLACE, Taken};
 use crate::names::RowNames;
 use crate::row::Taker;
 use crate::setup;
@@ -109,9 +109,14 @@ impl HBaseBackend {
                 self.poller.busy(key);
             }
             if !early {
-                freed.await;
+                let _ = timeout(PLACE, freed).await;
             }
             let Some(waiter) = self.waiters.get(key, owner) else { continue };
+            if waiter.has_ended() {
+                // The caller asks again, and gets the error if the server is away.
+                self.waiters.remove(key, owner);
+                return None;
+            }
             match self.locks.claim(key, &waiter.taker(owner)).await {
                 Ok(Some(Taken::Granted(grant, asked))) => {
                     self.waiters.remove(key, owner);

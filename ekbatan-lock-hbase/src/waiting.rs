@@ -38,6 +38,11 @@ impl Waiter {
         Self { holder, term, renewed: Instant::now() }
     }
 
+    /// Whether its place has ended, because it gave no sign of life for too long.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.renewed.elapsed() >= PLACE
+    }
+
     pub(crate) fn taker(&self, owner: Uuid) -> Taker<'_> {
         Taker { owner, holder: &self.holder, term: milliseconds(self.term) }
     }

@@ -1,5 +1,6 @@
 //! Answers of the server: what is known of a request that failed, and the fields of a document.
 
+use std::error::Error as _;
 use std::io;
 
 use ekbatan_lock::{BackendError, FailureKind};
@@ -44,8 +45,19 @@ fn kind(error: &Error) -> FailureKind {
         // It met others again and again.
         ErrorKind::Command(_) if is_collision(error) => FailureKind::Unavailable,
         ErrorKind::Command(error) => of_code(error.code),
+        // The server may be unable to look at the login at present. The request was not sent.
+        ErrorKind::Authentication { .. } => match cause(error).map(kind) {
+            Some(FailureKind::Unavailable | FailureKind::InDoubt) => FailureKind::Unavailable,
+            _ => FailureKind::Refused,
+        },
         _ => FailureKind::Refused,
     }
+}
+
+/// The error of the driver that led to this one.
+fn cause(error: &Error) -> Option<&Error> {
+    let source = error.source()?;
+    source.downcast_ref::<Box<Error>>().map(|boxed| &**boxed).or_else(|| source.downcast_ref())
 }
 
 fn of_code(code: i32) -> FailureKind {

@@ -82,6 +82,22 @@ async fn a_server_that_is_down_is_an_error_until_it_is_back() {
     assert!(locks.try_acquire(&wanted, LONG, LONG).await.unwrap().unwrap().release().await);
 }
 
+/// Its place at the server ends, because it can give no sign of life.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_stands_in_the_queue_learns_that_the_server_is_away() {
+    let server = EtcdServer::start().await.unwrap();
+    let space = Space::on(&server);
+    let (locks, other) = (space.locks().await, space.locks().await);
+    let key = LockKey::named("k");
+    let _held = locks.try_acquire(&key, LONG, LONG).await.unwrap().unwrap();
+    let waiting =
+        tokio::spawn(async move { other.try_acquire(&key, Duration::from_secs(20), LONG).await });
+    space.until_places(2).await;
+    server.kill().await.unwrap();
+    let answer = waiting.await.unwrap();
+    assert!(matches!(answer, Err(LockError::Unavailable { .. })), "{answer:?}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_cut_connection_is_replaced_without_an_error() {
     let server = EtcdServer::shared().await.unwrap();
