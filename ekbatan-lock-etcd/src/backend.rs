@@ -225,7 +225,9 @@ impl LockBackend for EtcdBackend {
             let (held, waited) = tokio::join!(self.leases.revoke(held), self.leases.revoke(waited));
             held.and(waited)?;
             self.spares.answered(grant.owner);
-        } else if let Some(left) = &left {
+        }
+        // An extension may have moved the place to another lease.
+        if let Some(left) = &left {
             self.leases.discard(left.lease);
         }
         Ok(Released { ours: left.is_some_and(|left| left.was_first), wanted })

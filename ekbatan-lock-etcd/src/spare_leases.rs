@@ -81,7 +81,7 @@ impl SpareLeases {
         state.take_stale(now).for_each(|spare| self.leases.discard(spare.id));
         if state.wants_more(seconds, now) {
             state.ordered += 1;
-            tokio::spawn(self.clone().grant_one(seconds));
+            tokio::spawn(Ordered(self.clone()).grant_one(seconds));
         }
         let (lease, ends) = match state.take_for(seconds) {
             Some(Spare { id, ends, .. }) => (LeaseOfTake { id, is_granted: true }, ends),
@@ -114,22 +114,10 @@ impl SpareLeases {
         }
     }
 
-    async fn grant_one(self: Arc<Self>, seconds: i64) {
-        let id = fastrand::i64(1..);
-        let granted = self.leases.grant(id, seconds.saturating_add(LONGER)).await;
-        if let Err(error) = &granted {
-            tracing::debug!(%error, "a lease was not granted in advance");
-        }
-        if !self.has_kept(id, seconds, granted.ok()) {
-            drop(self.leases.revoke(id).await);
-        }
-    }
-
     /// Keeps a lease that ends then, unless no more are used. One whose grant was not answered may be there. It
     /// has no keys, and ends with its term.
     fn has_kept(&self, id: i64, seconds: i64, ends: Option<Instant>) -> bool {
         let mut state = self.state();
-        state.ordered -= 1;
         let Some(ends) = ends.filter(|_| !state.closed) else { return !state.closed };
         let fresh_until = ends.checked_sub(left(seconds)).unwrap_or(ends);
         state.ready.push_back(Spare { id, seconds, fresh_until, ends });
@@ -139,6 +127,28 @@ impl SpareLeases {
     /// No panic can leave the state inconsistent.
     fn state(&self) -> MutexGuard<'_, SpareState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// A lease that is being granted in advance, until its task ends in any way, such as with its runtime.
+struct Ordered(Arc<SpareLeases>);
+
+impl Ordered {
+    async fn grant_one(self, seconds: i64) {
+        let (spares, id) = (&self.0, fastrand::i64(1..));
+        let granted = spares.leases.grant(id, seconds.saturating_add(LONGER)).await;
+        if let Err(error) = &granted {
+            tracing::debug!(%error, "a lease was not granted in advance");
+        }
+        if !spares.has_kept(id, seconds, granted.ok()) {
+            drop(spares.leases.revoke(id).await);
+        }
+    }
+}
+
+impl Drop for Ordered {
+    fn drop(&mut self) {
+        self.0.state().ordered -= 1;
     }
 }
 

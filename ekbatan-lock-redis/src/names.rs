@@ -20,6 +20,13 @@ impl RedisNames {
             );
             return Err(LockError::Unsafe { reason });
         }
+        if let Some(end) = [":fence", ":wanted"].into_iter().find(|end| namespace.ends_with(end)) {
+            let reason = format!(
+                "the namespace `{namespace}` ends with `{end}`: its locks would have the names of \
+                 what other applications store beside theirs; choose another one"
+            );
+            return Err(LockError::Unsafe { reason });
+        }
         Ok(Self { namespace: namespace.to_owned() })
     }
 
@@ -105,5 +112,16 @@ mod tests {
             let error = RedisNames::within(namespace).unwrap_err();
             assert!(error.to_string().contains("namespace"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_namespace_within_the_names_of_another_one_is_refused() {
+        let app = RedisNames::within("app").unwrap();
+        for of_app in [app.fence("k"), app.waiters("k")] {
+            let namespace = of_app.strip_suffix(":{k}").unwrap();
+            let error = RedisNames::within(namespace).unwrap_err().to_string();
+            assert!(error.contains(namespace) && error.contains("choose another one"), "{error}");
+        }
+        RedisNames::within("fence").unwrap();
     }
 }

@@ -1,8 +1,8 @@
 //! Passing a released key on to the process that has waited longest.
 //!
 //! Invariants: a key that was passed on is kept for its process for [`CONFIRM`] only, so that a
-//! dead process delays the others by that time. If nobody here waits any more, the key is passed
-//! on at once.
+//! dead process delays the others by that time, and so does a waiter that leaves at that very moment. If
+//! nobody here waits any more when the message comes, the key is passed on at once.
 
 use std::sync::Arc;
 use std::time::Duration;

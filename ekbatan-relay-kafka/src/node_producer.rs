@@ -19,6 +19,12 @@ use crate::error::KafkaError;
 use crate::missing_topics::MissingTopics;
 use crate::settings::Settings;
 
+/// How much more than its bytes the client may count for a message.
+const ROOM: usize = 64 << 10;
+
+/// How many bytes the client keeps for messages that are not acknowledged yet, at least.
+const BUFFER: usize = 32 << 20;
+
 /// How often a commit is asked for whose answer did not come.
 const COMMITS: usize = 3;
 
@@ -44,6 +50,8 @@ impl NodeProducer {
     /// Takes a transactional id over. The producer that had it before can send nothing more.
     pub(crate) async fn open(settings: &Settings, id: &str) -> Result<Self, KafkaError> {
         let timeout = settings.ack_timeout;
+        // The relay itself refuses messages that are too large. The client counts more for each.
+        let most = settings.most_bytes.saturating_add(ROOM);
         let opening = async {
             let kafka = settings.connect().await?;
             let producer = kafka
@@ -51,7 +59,8 @@ impl NodeProducer {
                 .delivery_timeout(timeout)
                 .max_block(timeout)
                 .linger(Duration::ZERO)
-                .max_request_size(settings.most_bytes)
+                .max_request_size(most)
+                .buffer_memory(most.max(BUFFER))
                 // Longer than a batch may take.
                 .transaction_timeout(timeout.saturating_mul(3))
                 .build_transactional(id)

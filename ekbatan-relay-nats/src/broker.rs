@@ -17,7 +17,7 @@ use tokio::sync::Mutex;
 use crate::connection::{NatsConnection, check_stream, horizon, warn_of_drops};
 use crate::error::NatsError;
 use crate::receipts::{self, Answer};
-use crate::settings::{Login, NewStream, Settings};
+use crate::settings::{Login, Settings};
 
 /// The time after which an answer is not waited for any more.
 const ACK_TIMEOUT: Duration = Duration::from_secs(10);
@@ -58,6 +58,7 @@ impl NatsBroker {
             requires_tls: false,
             stream: stream.into(),
             create: None,
+            replicas: 1,
             ack_timeout: ACK_TIMEOUT,
         };
         Self { settings, connection: Mutex::default(), terms: std::sync::Mutex::default() }
@@ -89,17 +90,14 @@ impl NatsBroker {
     /// Creates the stream with these subjects if it is not there. A stream that is there stays as it is.
     #[must_use]
     pub fn create_stream<S: Into<String>>(mut self, subjects: impl IntoIterator<Item = S>) -> Self {
-        let subjects = subjects.into_iter().map(Into::into).collect();
-        self.settings.create = Some(NewStream { subjects, replicas: 1 });
+        self.settings.create = Some(subjects.into_iter().map(Into::into).collect());
         self
     }
 
     /// Sets how many servers keep a stream that is created; 1 unless set.
     #[must_use]
     pub fn replicas(mut self, servers: usize) -> Self {
-        if let Some(create) = &mut self.settings.create {
-            create.replicas = servers;
-        }
+        self.settings.replicas = servers;
         self
     }
 
@@ -273,23 +271,14 @@ impl Broker for NatsBroker {
             let lost = Receipt::unavailable("the connection is lost");
             return vec![lost; messages.len()];
         };
-        let mut sent = Vec::with_capacity(messages.len());
-        for message in messages {
+        // All at once: the client has room for so many messages without an answer. A batch that waited for
+        // room before it took its answers would keep the room of others, and they its own.
+        let receipts = messages.iter().map(async |message| {
             if let Some(why) = receipts::fault_of_subject(&message.topic) {
-                sent.push((message, Err(Receipt::refused(why))));
-                continue;
+                return Receipt::refused(why);
             }
-            let handed_over = self.hand_over(&connection, &message).await;
-            sent.push((message, Ok(handed_over)));
-        }
-        let receipts = sent.into_iter().map(|(message, handed_over)| {
-            let connection = &connection;
-            async move {
-                match handed_over {
-                    Ok(handed_over) => self.receipt(connection, &message, handed_over).await,
-                    Err(receipt) => receipt,
-                }
-            }
+            let handed_over = self.hand_over(&connection, message).await;
+            self.receipt(&connection, message, handed_over).await
         });
         let receipts = join_all(receipts).await;
         let is_lost = receipts.iter().any(|receipt| matches!(receipt, Receipt::Unavailable { .. }));
@@ -319,5 +308,23 @@ impl std::fmt::Debug for NatsBroker {
             .field("servers", &self.settings.shown())
             .field("stream", &self.settings.stream)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_stream_is_kept_by_so_many_servers_whichever_is_said_first() {
+        let broker = || NatsBroker::new("nats://a", "s");
+        for broker in [
+            broker().replicas(3).create_stream(["a.>"]),
+            broker().create_stream(["a.>"]).replicas(3),
+            broker().replicas(3).create_stream(["b"]).create_stream(["a.>"]),
+        ] {
+            assert_eq!(broker.settings.create, Some(vec!["a.>".to_owned()]));
+            assert_eq!(broker.settings.replicas, 3);
+        }
     }
 }

@@ -11,7 +11,7 @@ use ekbatan_relay::{PUBLISH_TIME, RelayTerms};
 
 use crate::denials::Denials;
 use crate::error::NatsError;
-use crate::settings::{NewStream, Settings};
+use crate::settings::Settings;
 
 /// The duplicate window of streams that are created, if it is long enough. It is the server's default.
 const WINDOW: Duration = Duration::from_secs(120);
@@ -73,16 +73,14 @@ impl NatsConnection {
         needed: Duration,
     ) -> Result<Info, NatsError> {
         let name = &settings.stream;
-        let Some(NewStream { subjects, replicas }) = &settings.create else {
-            return self.stream(name).await;
-        };
+        let Some(subjects) = &settings.create else { return self.stream(name).await };
         if let Ok(info) = self.stream(name).await {
             return Ok(info);
         }
         let config = Config {
             name: name.clone(),
             subjects: subjects.clone(),
-            num_replicas: *replicas,
+            num_replicas: settings.replicas,
             duplicate_window: needed.max(WINDOW),
             ..Config::default()
         };

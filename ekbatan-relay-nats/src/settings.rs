@@ -16,7 +16,10 @@ pub(crate) struct Settings {
     pub(crate) root_certificate: Option<PathBuf>,
     pub(crate) requires_tls: bool,
     pub(crate) stream: String,
-    pub(crate) create: Option<NewStream>,
+    /// The subjects of a stream that is created if it is not there.
+    pub(crate) create: Option<Vec<String>>,
+    /// How many servers keep a stream that is created.
+    pub(crate) replicas: usize,
     pub(crate) ack_timeout: Duration,
 }
 
@@ -30,13 +33,6 @@ pub(crate) enum Login {
         password: String,
     },
     CredentialsFile(PathBuf),
-}
-
-/// A stream that is created if it is not there.
-#[derive(Clone)]
-pub(crate) struct NewStream {
-    pub(crate) subjects: Vec<String>,
-    pub(crate) replicas: usize,
 }
 
 impl Settings {
@@ -101,6 +97,7 @@ mod tests {
             requires_tls: false,
             stream: "s".to_owned(),
             create: None,
+            replicas: 1,
             ack_timeout: Duration::from_secs(1),
         }
     }

@@ -46,6 +46,10 @@ impl Settings {
         };
         let mut uri =
             AMQPUri::from_str(&url).map_err(|why| refused(format!("cannot be used ({why})")))?;
+        // The client takes `localhost` for the address of IPv6.
+        if let Some(address) = address_of_ipv6(&url) {
+            uri.authority.host = address.to_owned();
+        }
         if let Some((user, password)) = &self.login {
             uri.authority.userinfo.username.clone_from(user);
             uri.authority.userinfo.password.clone_from(password);
@@ -65,6 +69,14 @@ impl Settings {
         let cert_chain = self.root_certificate.as_ref().map(read).transpose()?;
         Ok(OwnedTLSConfig { identity: None, cert_chain })
     }
+}
+
+/// The address of IPv6 between the brackets of `amqp://USER:PASSWORD@[ADDRESS]:PORT/..`.
+fn address_of_ipv6(url: &str) -> Option<&str> {
+    let (_scheme, rest) = url.split_once("://")?;
+    let authority = rest.split(['/', '?']).next()?;
+    let host = authority.rsplit_once('@').map_or(authority, |(_login, host)| host);
+    host.strip_prefix('[')?.split_once(']').map(|(address, _port)| address)
 }
 
 #[cfg(test)]
@@ -97,6 +109,19 @@ mod tests {
         ] {
             let uri = uri(url, requires_tls, certificate);
             assert_eq!((uri.scheme, uri.authority.port), (scheme, port), "{url}");
+        }
+    }
+
+    #[test]
+    fn the_host_is_the_one_of_the_address() {
+        for (url, host, port) in [
+            ("amqp://broker.example:5671/%2f", "broker.example", 5671),
+            ("amqp://192.0.2.5", "192.0.2.5", 5672),
+            ("amqp://user:secret@[2001:db8::5]:5673/%2f", "2001:db8::5", 5673),
+            ("amqps://[::1]?heartbeat=9", "::1", 5671),
+        ] {
+            let authority = uri(url, false, None).authority;
+            assert_eq!((&*authority.host, authority.port), (host, port), "{url}");
         }
     }
 }

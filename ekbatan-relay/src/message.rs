@@ -67,9 +67,12 @@ impl OutgoingMessage {
         Self { id, topic: topic.into(), key, headers: Vec::new(), payload: payload.into(), stream }
     }
 
-    /// The message of an event, with the headers that every message has.
+    /// The message of an event, with the headers that every message has. Two spellings of one UUID are one
+    /// key.
     pub(crate) fn of(event: &UndecodedEvent, topic: String) -> Self {
-        let mut message = Self::new(event.id, topic, event.model_id.as_str(), event.event.as_str());
+        let model = &event.model_id;
+        let key = Uuid::parse_str(model).map_or_else(|_| model.clone(), |id| id.to_string());
+        let mut message = Self::new(event.id, topic, key, event.event.as_str());
         let date = event.date.to_rfc3339_opts(DATE_FORM, true);
         let mut add = |name, value: String| message.set_header(name, value);
         add(header::EVENT_ID, event.id.to_string());

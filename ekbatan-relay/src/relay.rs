@@ -1,9 +1,11 @@
 //! A relay: which events go to which broker, under which topic and key.
 
+use std::collections::HashSet;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::time::Duration;
 
+use ekbatan_core::__private::deliveries::stream_of;
 use ekbatan_core::config::{RelayConfig, TopicError, TopicTemplate};
 use ekbatan_events::{
     EventRelay, EventSelection, HandlerOptions, RelayError, RelaySender, RelayTerms, SentEvent,
@@ -211,8 +213,7 @@ impl Relay {
             prepared.map_err(panicked)?.map_err(of_error)?;
         }
         // These are what the relay itself relies on.
-        (message.id, message.stream) =
-            (event.id, ekbatan_core::__private::deliveries::stream_of(&event.model_id));
+        (message.id, message.stream) = (event.id, stream_of(&event.model_id));
         Ok(message)
     }
 }
@@ -253,10 +254,11 @@ impl EventRelay for Relay {
     async fn send(&self, sender: RelaySender, events: &[UndecodedEvent]) -> Vec<SentEvent> {
         // What cannot become a message ends here.
         let mut sent: Vec<SentEvent> = vec![SentEvent::NotSent; events.len()];
-        let mut stopped = std::collections::HashSet::new();
+        let mut stopped = HashSet::new();
         let (mut places, mut messages) = (Vec::new(), Vec::new());
         for (place, (event, sent)) in events.iter().zip(&mut sent).enumerate() {
-            if stopped.contains(&event.model_id) {
+            let stream = stream_of(&event.model_id);
+            if stopped.contains(&stream) {
                 continue;
             }
             match self.message(event) {
@@ -265,7 +267,7 @@ impl EventRelay for Relay {
                     messages.push(message);
                 }
                 Err(why) => {
-                    stopped.insert(&event.model_id);
+                    stopped.insert(stream);
                     *sent = SentEvent::Refused { why, may_pass: true };
                 }
             }

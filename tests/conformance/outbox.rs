@@ -226,6 +226,9 @@ async fn old_rows_without_a_reader_are_pruned(db: &TestDatabase) {
     add(db, "delivered", true).await;
     deliver(db).await;
     add(db, "not delivered", true).await;
+    // As other programs write events that have nothing to say.
+    let events = db.eventlog("events");
+    db.execute(&format!("UPDATE {events} SET payload = NULL WHERE delivered = false")).await;
     add(db, "without an event", false).await;
     age(db).await;
     db.clock.set(Utc::now());

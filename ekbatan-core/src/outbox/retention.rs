@@ -21,7 +21,7 @@ pub const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 const HOLDER: &str = "prune outbox";
 
 /// Deletes the delivered rows that were written more than `age` ago, by the clock of the database,
-/// and the rows without a content. Returns how many. Walks over the table by its primary key, a
+/// and the rows without an event; those of enqueued calls have a payload, and stay. Returns how many. Walks over the table by its primary key, a
 /// page at a time, so that no statement runs long or locks many rows.
 pub(crate) async fn prune(database: &Database, age: Duration) -> Result<u64, DbError> {
     database.check_not_beside_transaction()?;
@@ -51,7 +51,8 @@ async fn page(
 ) -> Result<(Vec<(StoredId, bool)>, bool), DbError> {
     let (syntax, events) = (database.driver.syntax(), database.table(&EVENTS).await?);
     let sql = format!(
-        "SELECT id, CASE WHEN (delivered OR payload IS NULL) AND {} THEN 1 ELSE 0 END AS is_old \
+        "SELECT id, CASE WHEN (delivered OR event_type IS NULL AND payload IS NULL) AND {} \
+             THEN 1 ELSE 0 END AS is_old \
          FROM {} WHERE id > $1{} ORDER BY id LIMIT {PAGE}",
         syntax.recorded_before(age.min(CENTURY).as_secs()),
         syntax.table(&EVENTS),

@@ -1,12 +1,12 @@
 //! The order of each model while the broker fails, is full, or is restarted.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use ekbatan::relay::{Broker, BrokerError, OutgoingMessage, Receipt, RelaySender, RelayTerms};
 use support::{Dialect, until};
 
-use crate::scene::{Scene, assert_in_order, assert_nothing_failed, deposit, relay};
+use crate::scene::{Scene, assert_in_order, assert_nothing_failed, deposit, open_wallet, relay};
 use crate::site::{Kind, Limits, SharedBroker};
 
 on_every_broker! {
@@ -125,4 +125,23 @@ impl Broker for Unordered {
     async fn publish(&self, sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
         Broker::publish(&*self.0, sender, messages).await
     }
+}
+
+/// As another program may write them.
+#[tokio::test(flavor = "multi_thread")]
+async fn two_spellings_of_an_id_are_one_model() {
+    let scene = Scene::start(Kind::InProcess, Dialect::Sqlite).await;
+    let wallet = open_wallet(&scene.executor).await;
+    scene.scratch.execute("UPDATE eventlog_events SET model_id = upper(model_id)").await;
+    deposit(&scene.executor, wallet, 1).await;
+    let fails = AtomicBool::new(true);
+    let relay = scene.relay().prepare(move |event, _| {
+        if event.model_version == Some(1) && fails.swap(false, Ordering::SeqCst) {
+            return Err("not yet".into());
+        }
+        Ok(())
+    });
+    let _node = scene.node().relay(relay).start().await.unwrap();
+    let received = scene.until_received(2).await;
+    assert_eq!(received.iter().map(|one| one.version).collect::<Vec<_>>(), [1, 2]);
 }
