@@ -124,7 +124,8 @@ pub enum SentEvent {
         /// The cause.
         why: String,
     },
-    /// It was not sent, because one before it was not acknowledged.
+    /// It was not sent: because one before it was not acknowledged, for lack of time, or because the node
+    /// is no longer known to be alive.
     NotSent,
 }
 

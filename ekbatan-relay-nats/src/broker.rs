@@ -28,7 +28,8 @@ const ACK_TIMEOUT: Duration = Duration::from_secs(10);
 ///   duplicate window, and says so; that counts as acknowledged. A node does not start if the window is
 ///   shorter than the time within which a relay repeats a message: after a node died, or after a batch was
 ///   not answered. A message may be there twice if no node marks or sends it again within the window: because the
-///   server, the database or all nodes are away for longer, or because an operator pauses the relay meanwhile.
+///   server, the database or all nodes are away for longer, because an operator pauses the relay meanwhile, or
+///   because the messages of its model before it take long.
 /// - NATS cannot keep a node from sending that was frozen and comes back. What it sends then are
 ///   repetitions, which the window drops as long as it lasts.
 /// - Of each model, a message is sent once the one before it is acknowledged; those of different models

@@ -9,7 +9,7 @@ use ekbatan_events::{RelaySender, RelayTerms};
 use crate::OutgoingMessage;
 
 /// The time within which a broker answers a [`publish`](Broker::publish): it begins to send nothing whose answer
-/// could come later. The relay drops a call that takes longer, and what was accepted meanwhile is sent again. A broker
+/// could come later. The relay may drop a call that takes longer, and what was accepted meanwhile is sent again. A broker
 /// that [keeps the order in a batch](Broker::keeps_order_in_batch) has twice this time.
 pub const PUBLISH_TIME: Duration = Duration::from_secs(30);
 
@@ -172,7 +172,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_answer_is_waited_for_half_as_long_as_a_call_at_most() {
+    fn an_answer_is_waited_for_as_long_as_a_call_may_take_at_most() {
         for possible in [Duration::from_millis(1), PUBLISH_TIME] {
             check_ack_timeout(possible).unwrap();
         }

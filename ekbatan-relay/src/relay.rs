@@ -158,7 +158,7 @@ impl Relay {
     }
 
     /// Sets how many batches are under way at a time, on each shard; 2 unless set. Their models are
-    /// different ones.
+    /// different ones. A node holds 1,024 events of a shard at most, which are four full batches of 256.
     pub fn batches(mut self, batches: usize) -> Self {
         self.options.concurrency = batches;
         self

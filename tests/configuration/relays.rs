@@ -146,6 +146,11 @@ fn what_cannot_work_is_refused_with_its_place() {
             "at most 30s, because a batch is given up after a minute",
         ),
         (
+            "{name: a, broker: in-process, ack-timeout: 45s}",
+            "relay[0].ack-timeout",
+            "at most 30s, because a batch is given up after a minute",
+        ),
+        (
             "{name: a, broker: in-process, longest-retry: 2d}",
             "relay[0].longest-retry",
             "at most 1d",

@@ -30,6 +30,7 @@ mod everywhere {
 }
 
 on_every_database! { on_sqlite_only:
+    events_without_any_id_stop_no_other_one,
     a_sweep_of_more_than_a_commit_holds_goes_on,
     a_long_payload_of_this_process_is_read_when_its_run_begins,
     dead_letters_are_selected_by_name_beside_one_that_cannot_be_read,
@@ -67,6 +68,19 @@ async fn events_without_uuids_stop_no_other_one(scene: &Scene) {
         scene.scratch.select(&["id"], &lacking).await.is_empty()
     })
     .await;
+}
+
+/// SQLite takes a row whose primary key is null. So many fill each page of the sweep.
+async fn events_without_any_id_stop_no_other_one(scene: &Scene) {
+    let rows = closings(Uuid::now_v7(), 1..=5);
+    scene.insert_events(&rows).await;
+    let events = scene.scratch.eventlog("events");
+    let nameless = format!("UPDATE {events} SET id = NULL WHERE model_version <= 3");
+    scene.scratch.execute(&nameless).await;
+    let wallet = Id::from_uuid(rows[0].wallet);
+    let node = scene.node().swept_at_once(2).handler_with(Ledger::posting(), options());
+    let _node = node.start().await.unwrap();
+    until("the others are posted", async || scene.posted(wallet).await == [4, 5]).await;
 }
 
 /// Its id would not be found again: the database compares texts.

@@ -39,8 +39,7 @@ pub(super) fn check(relays: &[RelayConfig], at: &KeyPath, findings: &mut Finding
                 check_time(key, time, DAY, &at, findings);
             }
         }
-        let is_server = relay.broker != RelayBroker::InProcess;
-        if let Some(time) = relay.ack_timeout.filter(|time| is_server && *time > LONGEST_ANSWER) {
+        if let Some(time) = relay.ack_timeout.filter(|time| *time > LONGEST_ANSWER) {
             let message = "is too long; at most 30s, because a batch is given up after a minute";
             let place = at.key("ack-timeout");
             if !findings.has(&place) {
