@@ -15,6 +15,7 @@ on_every_layout! {
     pages_over_shards_sort_all_rows,
     a_stream_over_shards_sorts_all_rows,
     a_stream_reads_beyond_the_first_page_of_each_shard,
+    a_stream_names_the_shard_that_fails_at_a_later_page,
     pages_continue_after_the_last_row_while_tables_change,
     a_page_of_empty_shards_is_empty,
 }
@@ -205,6 +206,28 @@ async fn a_stream_reads_beyond_the_first_page_of_each_shard(t: &TestShards) {
         count += 1;
     }
     assert_eq!(count, 1_603);
+}
+
+async fn a_stream_names_the_shard_that_fails_at_a_later_page(t: &TestShards) {
+    t.three_accounts().await;
+    let rows = (0..1_100).map(|n| quiet(account(SECOND, &format!("{n}"))));
+    t.accounts().add_all(rows).await.unwrap();
+    let mut rows = pin!(t.accounts().stream(Condition::all()));
+    rows.try_next().await.unwrap().expect("the first pages were read");
+    t.on(SECOND).hide("accounts").await;
+    let error = loop {
+        match rows.try_next().await {
+            Ok(row) => assert!(row.is_some(), "the later pages were not read"),
+            Err(error) => break error,
+        }
+    };
+    match error {
+        ReadError::Shards { failed, .. } => {
+            let shards: Vec<_> = failed.iter().map(|failure| failure.shard).collect();
+            assert_eq!(shards, [SECOND]);
+        }
+        other => panic!("{other:?}"),
+    }
 }
 
 async fn pages_continue_after_the_last_row_while_tables_change(t: &TestShards) {
