@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::VecDeque;
 
 use super::page::{Position, Sorting, TextOrder};
-use super::scatter::all_of;
+use super::scatter::all_beside;
 use super::source::{Source, stored};
 use super::value_order::{compare, compare_keys};
 use super::{PageRequest, ReadError};
@@ -62,15 +62,15 @@ impl<T: Entity> Merged<T> {
     }
 
     async fn refill(&mut self) -> Result<(), ReadError> {
-        let several = self.feeds.len() > 1;
-        // By id alone: long texts are not compared.
-        let texts = if several { TextOrder::Bytes } else { TextOrder::OfDatabase };
-        let empty = |feed: &&mut Feed<T>| feed.rows.is_empty() && feed.next.is_some();
-        let mut feeds: Vec<&mut Feed<T>> = self.feeds.iter_mut().filter(empty).collect();
-        if feeds.is_empty() {
+        if !self.feeds.iter().any(Feed::is_due) {
             return Ok(());
         }
-        let asked = feeds.iter_mut().filter_map(|feed| {
+        // By id alone: long texts are not compared.
+        let texts = if self.feeds.len() > 1 { TextOrder::Bytes } else { TextOrder::OfDatabase };
+        let (mut due, others): (Vec<_>, Vec<_>) =
+            self.feeds.iter_mut().partition(|feed| feed.is_due());
+        let others = others.iter().map(|feed| feed.source.shard()).collect();
+        let asked = due.iter_mut().filter_map(|feed| {
             let request = feed.next.take()?;
             let source = &feed.source;
             Some(async move {
@@ -79,12 +79,19 @@ impl<T: Entity> Merged<T> {
                 (source.shard(), rows.map(|rows| (rows, next)))
             })
         });
-        let pages = all_of(asked.collect(), several).await?;
-        for (feed, (rows, next)) in feeds.into_iter().zip(pages) {
+        let pages = all_beside(asked.collect(), others).await?;
+        for (feed, (rows, next)) in due.into_iter().zip(pages) {
             feed.rows = rows.into();
             feed.next = next;
         }
         Ok(())
+    }
+}
+
+impl<T> Feed<T> {
+    /// Whether its next page is needed.
+    fn is_due(&self) -> bool {
+        self.rows.is_empty() && self.next.is_some()
     }
 }
 

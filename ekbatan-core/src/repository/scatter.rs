@@ -69,17 +69,19 @@ pub(super) async fn all<R, F>(asked: Vec<F>) -> Result<Vec<R>, ReadError>
 where
     F: Future<Output = (ShardIdentifier, Result<R, ReadError>)>,
 {
-    let several = asked.len() > 1;
-    all_of(asked, several).await
+    all_beside(asked, Vec::new()).await
 }
 
-/// Like [`all`], for a read of `several` shards that may ask only one of them at a time.
-pub(super) async fn all_of<R, F>(asked: Vec<F>, several: bool) -> Result<Vec<R>, ReadError>
+/// Like [`all`], for a read that has the answers of some shards already.
+pub(super) async fn all_beside<R, F>(
+    asked: Vec<F>,
+    mut answered: Vec<ShardIdentifier>,
+) -> Result<Vec<R>, ReadError>
 where
     F: Future<Output = (ShardIdentifier, Result<R, ReadError>)>,
 {
+    let several = asked.len() + answered.len() > 1;
     let mut done = Vec::with_capacity(asked.len());
-    let mut answered = Vec::new();
     let mut failed = Vec::new();
     for (shard, answer) in visit(asked).await {
         match answer {
@@ -92,7 +94,11 @@ where
             Err(error) => failed.push(ShardFailure { shard, error }),
         }
     }
-    if failed.is_empty() { Ok(done) } else { Err(ReadError::Shards { failed, answered }) }
+    if failed.is_empty() {
+        return Ok(done);
+    }
+    answered.sort();
+    Err(ReadError::Shards { failed, answered })
 }
 
 /// Queries every source and pairs the result with its shard.
