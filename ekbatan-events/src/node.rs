@@ -239,8 +239,7 @@ impl NodeBuilder {
             let owned = handlers.owned(&subscriptions);
             hub.set(identifier, Arc::new(subscriptions));
             let joined = Instant::now();
-            let joining =
-                Membership::join(&databases, &shard, &settings.name, clock.now(), settings.lease);
+            let joining = Membership::join(&databases, &shard, &settings.name, clock.now());
             let membership = joining.await.map_err(failed)?;
             let (identity, known) = watch::channel(Some(membership.id()));
             let (renewed, alive) =

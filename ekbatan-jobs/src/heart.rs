@@ -1,5 +1,8 @@
 //! Keeps a node alive, and takes over from those that are not.
 
+use std::collections::HashSet;
+
+use chrono::{DateTime, TimeDelta, Utc};
 use ekbatan_core::domain::Stored;
 use ekbatan_events::__private::failure;
 use tokio::sync::watch;
@@ -8,8 +11,8 @@ use uuid::Uuid;
 
 use crate::error::JobsError;
 use crate::job_set::JobSet;
-use crate::membership::Membership;
-use crate::rows::{RunRow, RunState};
+use crate::membership::{Membership, OtherNodes};
+use crate::rows::{NodeRow, RunRow, RunState};
 use crate::settings::Settings;
 use crate::store::Store;
 
@@ -25,18 +28,30 @@ pub(crate) struct Heart {
 impl Heart {
     /// Renews the node and looks at the others until it leaves. `renewed`: the time before the last renewal,
     /// from which others count the lease at the earliest.
-    pub(crate) async fn beat(mut self, mut membership: Membership, mut renewed: Instant) {
+    pub(crate) async fn beat(self, mut membership: Membership, renewed: Instant) {
+        let leaving = self.leaving.clone();
+        // Side by side: a look at others that takes long keeps no renewal waiting, and none cuts it short.
+        tokio::select! {
+            () = self.live(&mut membership, renewed, leaving) => {}
+            () = self.look_at_others() => {}
+        }
+        if let Err(error) = membership.leave().await {
+            tracing::warn!(%error, "a node of jobs left its row behind; others delete it");
+        }
+    }
+
+    /// Renews the node until it leaves.
+    async fn live(
+        &self,
+        membership: &mut Membership,
+        mut renewed: Instant,
+        mut leaving: watch::Receiver<bool>,
+    ) {
         let (lease, every) = (self.settings.lease, self.settings.lease / 5);
         let mut is_renewed = true;
         loop {
-            // In time, also if the last renewal and the look at the others take long.
-            let (due, over) = (renewed + every * 4, renewed + lease);
-            // After a renewal that failed, only the next one matters.
-            if is_renewed {
-                let latest = (renewed + lease / 2).max(Instant::now() + every).min(due);
-                self.look_around_until(latest, &mut membership).await;
-            }
-            let now = Instant::now();
+            // In time, also if the last renewal took long.
+            let (due, over, now) = (renewed + every * 4, renewed + lease, Instant::now());
             let next = if is_renewed {
                 (now + every).min(due)
             } else if now < over {
@@ -46,12 +61,7 @@ impl Heart {
             };
             tokio::select! {
                 () = tokio::time::sleep_until(next) => {}
-                _ = self.leaving.changed() => {
-                    if let Err(error) = membership.leave().await {
-                        tracing::warn!(%error, "a node of jobs left its row behind; others delete it");
-                    }
-                    return;
-                }
+                _ = leaving.changed() => return,
             }
             is_renewed = false;
             let begun = Instant::now();
@@ -72,7 +82,7 @@ impl Heart {
                     let joining = Instant::now();
                     match self.join().await {
                         Ok(joined) => {
-                            (membership, renewed, is_renewed) = (joined, joining, true);
+                            (*membership, renewed, is_renewed) = (joined, joining, true);
                             self.set_identity(Some(membership.id()));
                         }
                         Err(error) => {
@@ -82,6 +92,20 @@ impl Heart {
                 }
                 Ok(Err(error)) => self.silent(renewed, &error),
                 Err(late) => self.silent(renewed, &late),
+            }
+        }
+    }
+
+    /// Looks at the other nodes for ever, as long as this one is alive.
+    async fn look_at_others(&self) {
+        let mut others = OtherNodes::new(&self.store);
+        // What could not be taken from others at the last look, such as because a row was locked.
+        let mut stuck = HashSet::new();
+        loop {
+            tokio::time::sleep(self.settings.lease / 5).await;
+            let Some(own) = *self.identity.borrow() else { continue };
+            if let Err(error) = self.look_around(own, &mut others, &mut stuck).await {
+                tracing::debug!(%error, "the other nodes could not be looked at; trying again");
             }
         }
     }
@@ -103,20 +127,15 @@ impl Heart {
         self.identity.send_if_modified(|known| std::mem::replace(known, identity) != identity);
     }
 
-    async fn look_around_until(&self, latest: Instant, membership: &mut Membership) {
-        match tokio::time::timeout_at(latest, self.look_around(membership)).await {
-            Ok(Ok(())) => {}
-            Ok(Err(error)) => {
-                tracing::debug!(%error, "the other nodes could not be looked at; trying again");
-            }
-            Err(late) => {
-                tracing::debug!(%late, "the other nodes could not be looked at in time; trying again");
-            }
-        }
-    }
-
-    /// Takes over the runs of nodes that are gone, and ends those that are long overdue.
-    async fn look_around(&self, membership: &mut Membership) -> Result<(), JobsError> {
+    /// Takes over the runs of nodes that are gone, and ends those that are long overdue. `stuck`: the nodes
+    /// and runs that could not be taken at the last look, such as because their rows were locked. They come
+    /// last, so that nothing else waits for them.
+    async fn look_around(
+        &self,
+        own: Uuid,
+        others: &mut OtherNodes,
+        stuck: &mut HashSet<Uuid>,
+    ) -> Result<(), JobsError> {
         // Before the nodes: a node is there before its runs are.
         let names = self.jobs.names();
         let active = match self.store.active(&names).await {
@@ -124,32 +143,71 @@ impl Heart {
             Err(error) if error.is_unreadable() => self.store.look(&names).await?.active,
             active => active?,
         };
-        let living = membership.clear_away().await?;
-        let running: Vec<_> =
+        let (mut living, silent) = others.look(own).await?;
+        let mut running: Vec<_> =
             active.into_iter().filter(|run| run.state == RunState::Running).collect();
-        if running.is_empty() {
-            return Ok(());
-        }
-        let now = self.store.now().await?;
-        let lease = self.settings.lease;
-        let grace = chrono::TimeDelta::from_std(lease).unwrap_or_default();
-        for run in running {
-            let is_overdue = run.deadline.is_some_and(|deadline| now - deadline > grace);
-            let settling = async {
-                if !living.contains(&run.node) {
-                    self.store.take_over(&run).await.map(drop)
-                } else if is_overdue {
-                    self.end_overdue(&run).await
-                } else {
-                    Ok(())
-                }
-            };
-            // One that fails, or whose row is locked, stops no other run.
-            if let Err(error) = failure::within(lease / 10, settling).await {
-                tracing::warn!(job = %run.job, run = %run.id, error, "a run could not be taken from its node; trying again");
+        let (stuck_nodes, silent): (Vec<_>, Vec<_>) =
+            silent.into_iter().partition(|node| stuck.contains(&node.id.uuid()));
+        running.sort_by_key(|run| stuck.contains(&run.id.uuid()));
+        stuck.clear();
+        for node in silent {
+            if self.delete(&node, others, stuck).await {
+                living.remove(&node.id.uuid());
             }
         }
+        if !running.is_empty() {
+            let now = self.store.now().await?;
+            for run in running {
+                self.settle(&run, &living, now, stuck).await;
+            }
+        }
+        for node in stuck_nodes {
+            self.delete(&node, others, stuck).await;
+        }
         Ok(())
+    }
+
+    /// Whether a silent node was deleted.
+    async fn delete(
+        &self,
+        node: &Stored<NodeRow>,
+        others: &OtherNodes,
+        stuck: &mut HashSet<Uuid>,
+    ) -> bool {
+        match failure::within(self.settings.lease, others.delete(node)).await {
+            Ok(()) => true,
+            Err(error) => {
+                tracing::debug!(node = %node.id, error, "a silent node was not deleted; trying again");
+                stuck.insert(node.id.uuid());
+                false
+            }
+        }
+    }
+
+    /// Takes a run over if its node is gone, or ends it if it is long overdue.
+    async fn settle(
+        &self,
+        run: &Stored<RunRow>,
+        living: &HashSet<Uuid>,
+        now: DateTime<Utc>,
+        stuck: &mut HashSet<Uuid>,
+    ) {
+        let lease = self.settings.lease;
+        let grace = TimeDelta::from_std(lease).unwrap_or_default();
+        let is_overdue = run.deadline.is_some_and(|deadline| now - deadline > grace);
+        let settling = async {
+            if !living.contains(&run.node) {
+                self.store.take_over(run).await.map(drop)
+            } else if is_overdue {
+                self.end_overdue(run).await
+            } else {
+                Ok(())
+            }
+        };
+        if let Err(error) = failure::within(lease, settling).await {
+            tracing::warn!(job = %run.job, run = %run.id, error, "a run could not be taken from its node; trying again");
+            stuck.insert(run.id.uuid());
+        }
     }
 
     async fn end_overdue(&self, run: &Stored<RunRow>) -> Result<(), JobsError> {

@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use ekbatan_core::domain::{Id, New, Stored};
 use ekbatan_core::repository::{Repository, WriteError};
-use ekbatan_events::__private::failure;
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -21,7 +20,12 @@ use crate::store::Store;
 pub(crate) struct Membership {
     nodes: Repository<NodeRow>,
     own: Stored<NodeRow>,
-    /// The versions of other nodes, and since when they are the same.
+}
+
+/// The other nodes, as a node sees them.
+pub(crate) struct OtherNodes {
+    nodes: Repository<NodeRow>,
+    /// The versions of the nodes, and since when they are the same.
     seen: HashMap<Uuid, (i64, Instant)>,
 }
 
@@ -41,7 +45,7 @@ impl Membership {
             state: NodeState::Live,
         };
         let own = nodes.add(New::new(row, ())).await?;
-        Ok(Self { nodes, own, seen: HashMap::new() })
+        Ok(Self { nodes, own })
     }
 
     pub(crate) fn id(&self) -> Uuid {
@@ -66,40 +70,47 @@ impl Membership {
         }
     }
 
-    /// Deletes nodes that do not renew their rows. Returns those that are there.
-    pub(crate) async fn clear_away(&mut self) -> Result<HashSet<Uuid>, JobsError> {
-        let (present, own_lease) = (Instant::now(), lease_of(&self.own));
-        let nodes = self.nodes.find_all().await?;
-        let mut living: HashSet<_> = nodes.iter().map(|node| node.id.uuid()).collect();
-        self.seen.retain(|id, _| living.contains(id));
-        for node in nodes.iter().filter(|node| node.id != self.own.id) {
-            let (id, version) = (node.id.uuid(), node.version());
-            let lease = lease_of(node);
-            let (seen, since) = self.seen.entry(id).or_insert((version, present));
-            if *seen != version {
-                (*seen, *since) = (version, present);
-            } else if present.duration_since(*since) >= lease {
-                // A row that is locked keeps no other node's runs from being taken over.
-                match failure::within(own_lease / 10, self.nodes.erase(node)).await {
-                    Ok(()) => {
-                        tracing::warn!(node = %node.id, name = %node.name, "a node of jobs is silent; its runs are taken over");
-                        living.remove(&id);
-                    }
-                    Err(error) => {
-                        tracing::debug!(node = %node.id, error, "a silent node was not deleted; trying again");
-                    }
-                }
-            }
-        }
-        Ok(living)
-    }
-
     /// Deletes the node, at its end.
     pub(crate) async fn leave(&self) -> Result<(), JobsError> {
         match self.nodes.erase(&self.own).await.map_err(JobsError::from) {
             Err(error) if !error.is_conflict() => Err(error),
             _ => Ok(()),
         }
+    }
+}
+
+impl OtherNodes {
+    pub(crate) fn new(store: &Store) -> Self {
+        Self { nodes: store.nodes.clone(), seen: HashMap::new() }
+    }
+
+    /// The nodes that are there, and those of them that have not renewed their rows for their lease.
+    pub(crate) async fn look(
+        &mut self,
+        own: Uuid,
+    ) -> Result<(HashSet<Uuid>, Vec<Stored<NodeRow>>), JobsError> {
+        let asked = Instant::now();
+        let mut nodes = self.nodes.find_all().await?;
+        // The answer may have taken long. A version counts from when it was surely there.
+        let read = Instant::now();
+        let living: HashSet<_> = nodes.iter().map(|node| node.id.uuid()).collect();
+        self.seen.retain(|id, _| living.contains(id));
+        nodes.retain(|node| {
+            let version = node.version();
+            let (seen, since) = self.seen.entry(node.id.uuid()).or_insert((version, read));
+            if *seen != version {
+                (*seen, *since) = (version, read);
+            }
+            node.id.uuid() != own && asked.saturating_duration_since(*since) >= lease_of(node)
+        });
+        Ok((living, nodes))
+    }
+
+    /// Deletes a node. It fails if the node was renewed meanwhile.
+    pub(crate) async fn delete(&self, node: &Stored<NodeRow>) -> Result<(), JobsError> {
+        self.nodes.erase(node).await?;
+        tracing::warn!(node = %node.id, name = %node.name, "a node of jobs is silent; its runs are taken over");
+        Ok(())
     }
 }
 

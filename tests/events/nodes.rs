@@ -7,9 +7,10 @@ use std::time::{Duration, Instant};
 use chrono::TimeDelta;
 use ekbatan::events::{DeliveryOperations, HandlerOptions};
 use ekbatan::prelude::*;
+use ekbatan_testkit::Proxy;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use support::{Dialect, TestClock, ThreadGate, until};
+use support::{Dialect, ScratchDatabase, TestClock, ThreadGate, until};
 use tokio::sync::Semaphore;
 
 use crate::scene::{Entry, Ledger, Mail, Scene, deposit, executor, node, open_wallet, post};
@@ -35,7 +36,9 @@ mod on_servers {
     use super::*;
 
     on_every_database! {
-        only postgres and mysql and mariadb: sixteen_nodes_claim_beside_each_other,
+        only postgres and mysql and mariadb:
+        sixteen_nodes_claim_beside_each_other,
+        a_node_whose_looks_take_longer_than_its_lease_takes_over,
     }
 }
 
@@ -71,6 +74,24 @@ async fn others_take_over_what_a_node_had_claimed_that_died(scene: &Scene) {
     for wallet in wallets {
         assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4, 5, 6]);
     }
+}
+
+/// Each answer takes a sixth of the lease: a renewal asks for one of them, a look for many.
+async fn a_node_whose_looks_take_longer_than_its_lease_takes_over(scene: &Scene) {
+    let lease = Duration::from_secs(3);
+    let ledger = stuck(&Arc::new(Semaphore::new(0)));
+    let seen = ledger.seen();
+    let dying = scene.node().lease(lease).handler(ledger).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    until("it is being handled", async || !seen.lock().unwrap().is_empty()).await;
+    drop(dying);
+    let server = scene.scratch.url.rsplit('@').next().unwrap().split('/').next().unwrap();
+    let proxy = Proxy::start(server).await.unwrap();
+    let behind = ScratchDatabase::config_of(&proxy.url_for(&scene.scratch.url));
+    let far = executor(&Databases::connect(&behind.into()).await.unwrap()).await;
+    let _node = node(&far).lease(lease).handler(Ledger::posting()).start().await.unwrap();
+    proxy.set_delay(lease / 12);
+    until("it is handled", async || scene.posted(wallet).await == [1]).await;
 }
 
 /// On threads of its own, because one of them is blocked.

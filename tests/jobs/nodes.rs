@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use ekbatan::jobs::{JobOptions, RunState};
 use ekbatan::prelude::*;
+use ekbatan_testkit::Proxy;
 use futures_util::FutureExt;
-use support::{Dialect, PlainConnection, ThreadGate, until};
+use support::{Dialect, PlainConnection, ScratchDatabase, ThreadGate, until};
 use tokio::sync::{Notify, Semaphore};
 
 use crate::scene::{REPORT, Report, Scene, Scripted, Sweep, executor, node, rarely};
@@ -25,7 +26,7 @@ on_every_database! {
     a_node_has_no_more_runs_than_it_may,
 }
 
-/// SQLite locks no single row.
+/// SQLite locks no single row, and is never far.
 mod rows {
     use super::*;
 
@@ -34,6 +35,7 @@ mod rows {
         a_locked_row_of_a_dead_node_keeps_no_other_run_from_being_taken_over,
         a_locked_run_keeps_no_other_one_from_being_taken_over,
         a_locked_job_keeps_no_other_one_waiting,
+        a_node_whose_looks_take_longer_than_its_lease_takes_over,
     }
 }
 
@@ -120,6 +122,22 @@ async fn a_locked_job_keeps_no_other_one_waiting(scene: &Scene) {
     let _node = node.start().await.unwrap();
     scene.until_in_state("sweep", RunState::Done, 1).await;
     locked.execute("COMMIT").await;
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+}
+
+/// Each answer takes a sixth of the lease: a renewal asks for one of them, a look for many.
+async fn a_node_whose_looks_take_longer_than_its_lease_takes_over(scene: &Scene) {
+    let (job, lease) = (ends_from(2), Duration::from_secs(3));
+    let dying = scene.node().lease(lease).job(rarely(), job.clone()).start().await.unwrap();
+    run_now(scene).await;
+    until("it runs", async || job.seen().len() == 1).await;
+    drop(dying);
+    let server = scene.scratch.url.rsplit('@').next().unwrap().split('/').next().unwrap();
+    let proxy = Proxy::start(server).await.unwrap();
+    let behind = ScratchDatabase::config_of(&proxy.url_for(&scene.scratch.url));
+    let far = executor(&Databases::connect(&behind.into()).await.unwrap()).await;
+    let _node = node(&far).lease(lease).job(rarely(), job.clone()).start().await.unwrap();
+    proxy.set_delay(lease / 12);
     scene.until_in_state(REPORT, RunState::Done, 1).await;
 }
 

@@ -45,13 +45,20 @@ pub(crate) enum NodeState {
 
 /// A node on one shard.
 pub(crate) struct Membership {
+    nodes: Repository<NodeRow>,
+    own: Stored<NodeRow>,
+}
+
+/// The other nodes on one shard, as a node sees them.
+pub(crate) struct OtherNodes {
     shard: Shard,
     nodes: Repository<NodeRow>,
     deliveries: Repository<Delivery>,
-    own: Stored<NodeRow>,
     lease: Duration,
-    /// The versions of other nodes, and since when they are the same.
+    /// The versions of the nodes, and since when they are the same.
     seen: HashMap<Uuid, (i64, Instant)>,
+    /// Those that were silent and could not be deleted.
+    stuck: HashSet<Uuid>,
 }
 
 impl Membership {
@@ -61,7 +68,6 @@ impl Membership {
         shard: &Shard,
         name: &str,
         now: DateTime<Utc>,
-        lease: Duration,
     ) -> Result<Self, EventsError> {
         let nodes = databases.repository::<NodeRow>().on_shard(shard);
         let row = NodeRow {
@@ -71,8 +77,7 @@ impl Membership {
             state: NodeState::Live,
         };
         let own = nodes.add(New::new(row, ())).await?;
-        let deliveries = databases.repository().on_shard(shard);
-        Ok(Self { shard: shard.clone(), nodes, deliveries, own, lease, seen: HashMap::new() })
+        Ok(Self { nodes, own })
     }
 
     pub(crate) fn id(&self) -> Uuid {
@@ -99,33 +104,81 @@ impl Membership {
         }
     }
 
+    /// Deletes the node, at its end.
+    pub(crate) async fn leave(&mut self) -> Result<(), EventsError> {
+        loop {
+            match self.nodes.erase(&self.own).await.map_err(EventsError::from) {
+                // A renewal may have been given up, and have happened all the same.
+                Err(error) if error.is_stale() => match self.nodes.find(self.own.id).await? {
+                    Some(own) => self.own = own,
+                    None => return Ok(()),
+                },
+                left => return left,
+            }
+        }
+    }
+}
+
+impl OtherNodes {
+    pub(crate) fn new(databases: &Databases, shard: &Shard, lease: Duration) -> Self {
+        Self {
+            shard: shard.clone(),
+            nodes: databases.repository().on_shard(shard),
+            deliveries: databases.repository().on_shard(shard),
+            lease,
+            seen: HashMap::new(),
+            stuck: HashSet::new(),
+        }
+    }
+
     /// Deletes nodes that do not renew their rows, and releases what nobody holds any more.
     pub(crate) async fn clear_away(
         &mut self,
+        own: Uuid,
         fences: &Fences,
         now: DateTime<Utc>,
     ) -> Result<usize, EventsError> {
-        let present = Instant::now();
-        let others = self.nodes.find_all().await?;
-        self.seen.retain(|id, _| others.iter().any(|node| node.id.uuid() == *id));
-        for node in others.iter().filter(|node| node.id != self.own.id) {
+        let silent = self.silent(own).await?;
+        // A row that is locked keeps no other node's deliveries from being released.
+        let (stuck, silent): (Vec<_>, Vec<_>) =
+            silent.into_iter().partition(|node| self.stuck.contains(&node.id.uuid()));
+        self.delete(silent).await;
+        let count = self.release_orphans(fences, now).await?;
+        self.delete(stuck).await;
+        Ok(count)
+    }
+
+    /// The nodes that have not renewed their rows for the lease.
+    async fn silent(&mut self, own: Uuid) -> Result<Vec<Stored<NodeRow>>, EventsError> {
+        let asked = Instant::now();
+        let mut nodes = self.nodes.find_all().await?;
+        // The answer may have taken long. A version counts from when it was surely there.
+        let read = Instant::now();
+        self.seen.retain(|id, _| nodes.iter().any(|node| node.id.uuid() == *id));
+        self.stuck.retain(|id| self.seen.contains_key(id));
+        nodes.retain(|node| {
             let version = node.version();
-            let (seen, since) = self.seen.entry(node.id.uuid()).or_insert((version, present));
+            let (seen, since) = self.seen.entry(node.id.uuid()).or_insert((version, read));
             if *seen != version {
-                (*seen, *since) = (version, present);
-            } else if present.duration_since(*since) >= self.lease {
-                // A row that is locked keeps no other node's deliveries from being released.
-                match failure::within(self.lease / 10, self.nodes.erase(node)).await {
-                    Ok(()) => {
-                        tracing::warn!(node = %node.id, name = %node.name, "a node is silent; its deliveries are taken over");
-                    }
-                    Err(error) => {
-                        tracing::debug!(node = %node.id, error, "a silent node was not deleted; trying again");
-                    }
+                (*seen, *since) = (version, read);
+            }
+            node.id.uuid() != own && asked.saturating_duration_since(*since) >= self.lease
+        });
+        Ok(nodes)
+    }
+
+    async fn delete(&mut self, nodes: Vec<Stored<NodeRow>>) {
+        for node in nodes {
+            match failure::within(self.lease, self.nodes.erase(&node)).await {
+                Ok(()) => {
+                    tracing::warn!(node = %node.id, name = %node.name, "a node is silent; its deliveries are taken over");
+                }
+                Err(error) => {
+                    self.stuck.insert(node.id.uuid());
+                    tracing::debug!(node = %node.id, error, "a silent node was not deleted; trying again");
                 }
             }
         }
-        self.release_orphans(fences, now).await
     }
 
     /// Releases deliveries whose node has no row. Those of a relay whose broker can keep a lost node from
@@ -254,20 +307,6 @@ impl Membership {
         let free = free_deliveries(&self.shard, ids).await?;
         rows.retain(|row| free.contains(&row.id.uuid()));
         Ok(rows)
-    }
-
-    /// Deletes the node, at its end.
-    pub(crate) async fn leave(&mut self) -> Result<(), EventsError> {
-        loop {
-            match self.nodes.erase(&self.own).await.map_err(EventsError::from) {
-                // A renewal may have been given up, and have happened all the same.
-                Err(error) if error.is_stale() => match self.nodes.find(self.own.id).await? {
-                    Some(own) => self.own = own,
-                    None => return Ok(()),
-                },
-                left => return left,
-            }
-        }
     }
 }
 

@@ -14,7 +14,7 @@ use crate::error::EventsError;
 use crate::handlers::handler_set::HandlerSet;
 use crate::nodes::alive::Life;
 use crate::nodes::fences::{FenceTasks, Fences};
-use crate::nodes::membership::Membership;
+use crate::nodes::membership::{Membership, OtherNodes};
 use crate::nodes::registration::Registrar;
 use crate::settings::Settings;
 
@@ -38,10 +38,12 @@ pub(crate) struct Heart {
 
 impl Heart {
     /// `joined`: the time before the node was added.
-    pub(crate) async fn beat(mut self, mut membership: Membership, joined: Instant) {
+    pub(crate) async fn beat(self, mut membership: Membership, joined: Instant) {
         let (mut leaving, lease) = (self.leaving.clone(), self.settings.lease);
+        // Side by side: a look at others that takes long keeps no renewal waiting, and none cuts it short.
         tokio::select! {
             () = self.live(&mut membership, joined) => {}
+            () = self.look_at_others() => {}
             _ = leaving.wait_for(|leaving| *leaving) => {}
         }
         // After its lease, others delete the row in any case.
@@ -54,12 +56,12 @@ impl Heart {
         tracing::warn!(error = why, "a node left its row behind; others delete it");
     }
 
-    /// Renews the node, and looks at the others, for ever. `renewed`: the time before the last renewal.
-    async fn live(&mut self, membership: &mut Membership, mut renewed: Instant) {
+    /// Renews the node for ever. `renewed`: the time before the last renewal.
+    async fn live(&self, membership: &mut Membership, mut renewed: Instant) {
         let (lease, every) = (self.settings.lease, self.settings.lease / 5);
         let mut begun = renewed;
         loop {
-            // In time, also if the last renewal and the look at the others took long.
+            // In time, also if the last renewal took long.
             tokio::time::sleep_until((Instant::now() + every).min(begun + every * 4)).await;
             begun = Instant::now();
             // It may come late: nothing begins in the meantime.
@@ -85,16 +87,18 @@ impl Heart {
                 Ok(Err(error)) => self.silent(renewed, &error),
                 Err(late) => self.silent(renewed, &late),
             }
-            // Never for so long that this node is not renewed in time.
-            let latest = (begun + lease / 2).max(Instant::now() + every).min(begun + every * 4);
-            match tokio::time::timeout_at(latest, self.look_around(membership)).await {
-                Ok(Ok(())) => {}
-                Ok(Err(error)) => {
-                    tracing::debug!(%error, "the other nodes could not be looked at; trying again")
-                }
-                Err(late) => {
-                    tracing::debug!(%late, "the other nodes could not be looked at in time; trying again")
-                }
+        }
+    }
+
+    /// Looks at the other nodes for ever, as long as this one is alive.
+    async fn look_at_others(&self) {
+        let lease = self.settings.lease;
+        let mut others = OtherNodes::new(&self.databases, &self.shard, lease);
+        loop {
+            tokio::time::sleep(lease / 5).await;
+            let Some(own) = *self.identity.borrow() else { continue };
+            if let Err(error) = self.look_around(own, &mut others).await {
+                tracing::debug!(%error, "the other nodes could not be looked at; trying again");
             }
         }
     }
@@ -107,9 +111,8 @@ impl Heart {
     }
 
     async fn join_again(&self) -> Result<Membership, EventsError> {
-        let Settings { name, lease, .. } = &self.settings;
         let now = self.databases.clock().now();
-        Membership::join(&self.databases, &self.shard, name, now, *lease).await
+        Membership::join(&self.databases, &self.shard, &self.settings.name, now).await
     }
 
     /// What the node holds is forgotten once others may take it for dead.
@@ -124,12 +127,12 @@ impl Heart {
         self.identity.send_if_modified(|known| std::mem::replace(known, identity) != identity);
     }
 
-    async fn look_around(&mut self, membership: &mut Membership) -> Result<(), EventsError> {
+    async fn look_around(&self, own: Uuid, others: &mut OtherNodes) -> Result<(), EventsError> {
         let fences = Fences {
             handlers: self.handlers.clone(),
             subscriptions: self.registrar.present(&self.hub).await?,
             tasks: self.fences.clone(),
         };
-        membership.clear_away(&fences, self.databases.clock().now()).await.map(drop)
+        others.clear_away(own, &fences, self.databases.clock().now()).await.map(drop)
     }
 }
