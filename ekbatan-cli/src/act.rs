@@ -48,9 +48,9 @@ async fn on_its_shard(
         let Some(letter) = on.operations.dead_letter(id).await? else { continue };
         return match work(&on, &letter).await {
             Err(error @ EventsError::NotFound { what: "dead letter", .. }) => {
+                let (handler, model) = (&letter.handler, letter.stream);
                 Err(Failure::failed(format!(
-                    "{error}; `ekbatan events look {id}` shows who settled it, and `ekbatan events replay --handler {} --settled` delivers settled ones",
-                    letter.handler
+                    "{error}; `ekbatan events look {id}` shows who settled it, and `ekbatan events replay --handler {handler} --settled --model-id {model}` delivers the settled ones of its model"
                 )))
             }
             done => Ok(done?),

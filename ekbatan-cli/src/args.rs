@@ -25,7 +25,7 @@ pub struct Arguments {
     /// Only this shard, such as 0/1. Default: all.
     #[arg(long, value_name = "GROUP/MEMBER", global = true)]
     pub shard: Option<String>,
-    /// Prints JSON, for programs.
+    /// Prints JSON for programs, errors included.
     #[arg(long, global = true)]
     pub json: bool,
     #[command(subcommand)]
@@ -144,11 +144,14 @@ pub enum EventCommand {
     #[command(group = ArgGroup::new("selected").args(["id", "handler"]).required(true))]
     Replay {
         /// One dead letter, instead of --handler.
+        #[arg(conflicts_with_all = [
+            "settled", "stored", "event_type", "model_type", "model_id", "from", "until", "yes",
+        ])]
         id: Option<Uuid>,
         #[command(flatten)]
         selection: Selection,
         /// Do it, if that many are selected.
-        #[arg(long, value_name = "COUNT", conflicts_with = "id")]
+        #[arg(long, value_name = "COUNT")]
         yes: Option<u64>,
         #[command(flatten)]
         operator: Operator,

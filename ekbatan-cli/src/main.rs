@@ -22,6 +22,7 @@ mod remote_calls;
 mod show;
 mod target;
 
+use std::ffi::OsStr;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -33,7 +34,17 @@ use target::{Target, has_eventlogs};
 
 #[tokio::main]
 async fn main() -> ExitCode {
-    let arguments = Arguments::parse();
+    let arguments = match Arguments::try_parse() {
+        Ok(arguments) => arguments,
+        // Nothing was parsed, so look for the option itself.
+        Err(error)
+            if error.use_stderr() && std::env::args_os().any(|of| of == OsStr::new("--json")) =>
+        {
+            let message = error.to_string();
+            return complain(Failure::usage(message.trim_start_matches("error: ").trim()), true);
+        }
+        Err(error) => error.exit(),
+    };
     let as_json = arguments.json;
     let printed = match run(arguments).await {
         Ok(answer) => answer.print(as_json).map_err(Failure::from),
@@ -41,12 +52,14 @@ async fn main() -> ExitCode {
     };
     match printed {
         Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            let status = failure.status();
-            failure.print(as_json);
-            ExitCode::from(status)
-        }
+        Err(failure) => complain(failure, as_json),
     }
+}
+
+fn complain(failure: Failure, as_json: bool) -> ExitCode {
+    let status = failure.status();
+    failure.print(as_json);
+    ExitCode::from(status)
 }
 
 async fn run(arguments: Arguments) -> Result<Answer, Failure> {

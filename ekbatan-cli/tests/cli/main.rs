@@ -166,7 +166,7 @@ async fn dead_letters_are_counted_before_they_are_replayed_or_purged(scene: &Sce
     for (verb, id) in [("replay", one), ("replay", other), ("dismiss", other)] {
         let said = scene.run(&[&["events", verb, id], &by[..]].concat()).await.failed(1);
         let why = format!("there is no dead letter {id} on shard 0/0 that is not settled");
-        assert!(said.contains(&why) && said.contains("--settled"), "{said}");
+        assert!(said.contains(&why) && said.contains("--settled --model-id"), "{said}");
     }
     assert_eq!(scene.json(&["events", "look", other]).await["state"], "replayed");
     let of_model = letters[0]["model_id"].as_str().unwrap();
@@ -251,6 +251,17 @@ async fn what_was_not_asked_properly_is_refused_by_name(scene: &Scene) {
     assert!(date.contains("write it as 2026-03-01T09:00:00Z"), "{date}");
     let replay = scene.run(&["events", "replay"]).await.failed(2);
     assert!(replay.contains("<ID|--handler <HANDLER>>"), "{replay}");
+    // What selects several is not dropped in silence beside the id of one.
+    for option in ["--settled", "--stored", "--yes=1", "--event-type=x", "--model-type=x"]
+        .into_iter()
+        .chain(["--model-id=x", "--from=2026-03-01T09:00:00Z", "--until=2026-03-01T09:00:00Z"])
+    {
+        let refused = scene.run(&["events", "replay", id, option]).await.failed(2);
+        assert!(refused.contains("cannot be used with"), "{option}: {refused}");
+    }
+    let no_id = scene.run(&["events", "retry", "--json"]).await.failed(2);
+    let no_id: serde_json::Value = serde_json::from_str(&no_id).unwrap();
+    assert!(no_id["error"].as_str().unwrap().starts_with("the following required"), "{no_id}");
     let by = ["--yes", "0", "--who", "alice", "--why", "the ledger is open"];
     for verb in ["replay", "purge"] {
         let of_nobody = ["events", verb, "--handler", "ledger.pots"];
