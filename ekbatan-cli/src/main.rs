@@ -30,7 +30,7 @@ use clap::Parser;
 use answer::Answer;
 use args::{Arguments, Command, EventCommand};
 use failure::Failure;
-use target::{Target, has_eventlogs};
+use target::{Scope, Target, has_eventlogs};
 
 #[tokio::main]
 async fn main() -> ExitCode {
@@ -64,11 +64,16 @@ fn complain(failure: Failure, as_json: bool) -> ExitCode {
 
 async fn run(arguments: Arguments) -> Result<Answer, Failure> {
     let Arguments { config, database, eventlog, shard, command, .. } = arguments;
-    if shard.is_some() && matches!(command, Command::Jobs { .. }) {
-        return Err(Failure::usage("all jobs are on the default shard; leave out --shard"));
-    }
+    let scope = match (&command, shard) {
+        (Command::Events { .. }, None) => Scope::All,
+        (Command::Events { .. }, Some(named)) => Scope::Named(named),
+        (Command::Jobs { .. }, None) => Scope::Default,
+        (Command::Jobs { .. }, Some(_)) => {
+            return Err(Failure::usage("all jobs are on the default shard; leave out --shard"));
+        }
+    };
     let may_be_elsewhere = eventlog.is_none() && database.as_deref().is_some_and(has_eventlogs);
-    let target = Target::open(config, database, eventlog, shard).await?;
+    let target = Target::open(config, database, eventlog, scope).await?;
     let answered = match command {
         Command::Events { command } => events(&target, command).await,
         Command::Jobs { command } => jobs::run(&target, command).await,

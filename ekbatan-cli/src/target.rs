@@ -6,11 +6,18 @@ use ekbatan::config::{DataSourceConfig, Dialect, EkbatanConfig, ShardingConfig};
 use ekbatan::domain::ShardIdentifier;
 use ekbatan::events::DeliveryOperations;
 use ekbatan::jobs::JobOperations;
-use ekbatan::shard::{Databases, Shard};
+use ekbatan::shard::{ConnectError, Databases, Shard};
 
 use crate::failure::Failure;
 
-/// The databases, and the shards of them that were named.
+/// The shards that a command needs. Others may be down, so the program does not connect to them.
+pub enum Scope {
+    All,
+    Named(String),
+    Default,
+}
+
+/// The databases, and the shards of them that a command needs.
 pub struct Target {
     databases: Databases,
     shards: Vec<Shard>,
@@ -33,7 +40,7 @@ impl Target {
         file: PathBuf,
         database: Option<String>,
         eventlog: Option<String>,
-        shard: Option<String>,
+        scope: Scope,
     ) -> Result<Self, Failure> {
         let mut config = match database {
             Some(url) if eventlog.is_some() && !has_eventlogs(&url) => {
@@ -59,11 +66,20 @@ impl Target {
             }
         };
         config.check().map_err(|error| Failure::usage(error.to_string()))?;
-        if let Some(named) = shard {
-            keep_only(&named, &mut config.sharding)?;
+        match scope {
+            Scope::All => {}
+            Scope::Named(named) => {
+                keep_only(named_shard(&named, &config.sharding)?, &mut config.sharding)
+            }
+            Scope::Default => keep_only(config.sharding.default_shard, &mut config.sharding),
         }
         create_no_file(&mut config.sharding);
-        let databases = Databases::connect(&config).await?;
+        let databases = Databases::connect(&config).await.map_err(|error| match error {
+            ConnectError::Shards(_) => Failure::failed(format!(
+                "{error}; --shard GROUP/MEMBER works on a shard that answers"
+            )),
+            error => error.into(),
+        })?;
         let shards = databases.shards().collect();
         Ok(Self { databases, shards })
     }
@@ -96,20 +112,22 @@ pub fn has_eventlogs(url: &str) -> bool {
     matches!(dialect, Some(Dialect::MySql | Dialect::MariaDb))
 }
 
-/// Leaves out all other shards, which may be down.
-fn keep_only(named: &str, sharding: &mut ShardingConfig) -> Result<(), Failure> {
+fn named_shard(named: &str, sharding: &ShardingConfig) -> Result<ShardIdentifier, Failure> {
     let known: Vec<_> = sharding.shards().map(|(shard, _)| shard).collect();
-    let Some(shard) = known.iter().find(|shard| shard.to_string() == named) else {
+    known.iter().copied().find(|shard| shard.to_string() == named).ok_or_else(|| {
         let known: Vec<_> = known.iter().map(ToString::to_string).collect();
         let known = known.join(", ");
-        return Err(Failure::usage(format!("there is no shard `{named}`; there are {known}")));
-    };
-    sharding.default_shard = *shard;
+        Failure::usage(format!("there is no shard `{named}`; there are {known}"))
+    })
+}
+
+/// Leaves out all other shards.
+fn keep_only(shard: ShardIdentifier, sharding: &mut ShardingConfig) {
+    sharding.default_shard = shard;
     sharding.groups.retain(|group| group.group == shard.group());
     for group in &mut sharding.groups {
         group.members.retain(|member| member.member == shard.member());
     }
-    Ok(())
 }
 
 /// A file of SQLite that does not exist is a mistake in its name.

@@ -103,19 +103,35 @@ async fn what_stops_at_a_shard_with_a_handler_says_where_it_is_done() {
     assert_eq!(states, ["retired"; 3]);
 }
 
+/// The address of a shard that is down.
+const DOWN: &str = "sqlite:no/such/folder/a.db";
+
+/// The program over two shards. The first is the default.
+fn two_shards(urls: [&str; 2]) -> Program {
+    let [one, other] = urls;
+    let members = format!(
+        "{{member: 0, configs: {{primary-config: {{url: '{one}'}}}}}}, {{member: 1, configs: {{primary-config: {{url: '{other}'}}}}}}"
+    );
+    Program::of(&format!(
+        "ekbatan: {{sharding: {{default-shard: {{group: 0, member: 0}}, groups: [{{group: 0, name: all, members: [{members}]}}]}}}}"
+    ))
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn jobs_answer_while_a_shard_without_them_is_down() {
+    let up = shard().await;
+    let program = two_shards([&up.url, DOWN]);
+    assert_eq!(program.run(&["jobs", "list"]).await.done(), "no job is known\n");
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_named_shard_answers_while_another_is_down() {
     let up = shard().await;
-    let member = |of: u8, url: &str| {
-        format!("{{member: {of}, configs: {{primary-config: {{url: '{url}'}}}}}}")
-    };
-    let members = [member(0, "sqlite:no/such/folder/a.db"), member(1, &up.url)].join(", ");
-    let program = Program::of(&format!(
-        "ekbatan: {{sharding: {{default-shard: {{group: 0, member: 0}}, groups: [{{group: 0, name: all, members: [{members}]}}]}}}}"
-    ));
+    let program = two_shards([DOWN, &up.url]);
     let letters = ["events", "dead-letters"];
     let down = program.run(&letters).await.failed(1);
     assert!(down.contains("no/such/folder/a.db"), "{down}");
+    assert!(down.ends_with("--shard GROUP/MEMBER works on a shard that answers\n"), "{down}");
     let letters = program.json(&[&letters[..], &["--shard", "0/1"]].concat()).await;
     assert_eq!(letters.as_array().unwrap().len(), 2);
     // A dead letter is left of a handler that is gone.
