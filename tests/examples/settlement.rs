@@ -178,8 +178,22 @@ fn settlement_names_what_it_does_not_understand() {
         ("--cutoffs", "sometimes", "no schedule"),
         ("--cutoffs", "delay 5s", "counts from the end"),
         ("--banks", "0", "1..=500"),
+        ("--rate", "0", "is not in 1.."),
     ] {
         let complaint = Program::named("settlement").args(&[argument, value]).fail();
         assert!(complaint.contains(named), "{complaint}");
     }
+}
+
+#[test]
+fn settlement_refuses_an_address_in_use_and_a_slow_import_on_a_file() {
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap().to_string();
+    let complaint = Program::named("settlement").args(&["--listen", &address]).fail();
+    let named = format!("cannot listen at {address}: ");
+    assert!(complaint.contains(&named) && complaint.contains("--listen"), "{complaint}");
+
+    let file = TempSqlite::new().unwrap();
+    let complaint = settlement(&file.url()).args(&["--demo", "--slow-import"]).fail();
+    assert!(complaint.contains("add --database postgres"), "{complaint}");
 }

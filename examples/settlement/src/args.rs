@@ -48,7 +48,7 @@ pub struct SettlementArgs {
     pub day: u32,
 
     /// How many orders a second each bank of the demo sends.
-    #[arg(long, default_value_t = 10)]
+    #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u16).range(1..))]
     pub rate: u16,
 
     /// Adds orders by a transaction that is open across a cutoff. Not on SQLite, where a transaction

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use ekbatan::db::Dialect;
 use ekbatan::jobs::windows::{Cutoffs, Window, WindowState, Windows};
 use ekbatan::prelude::*;
 use ekbatan_testkit::PostgresServer;
@@ -35,6 +36,9 @@ pub async fn run(args: SettlementArgs) -> Result<(), Failure> {
         Some(url) => (None, url.to_owned()),
     };
     let databases = Databases::open(&url).await?;
+    if args.slow_import && databases.capabilities().dialect == Dialect::Sqlite {
+        return Err("--slow-import needs a server: on SQLite its transaction holds up every other one; add --database postgres".into());
+    }
     databases.migrate(&migrations()).await?;
     let executor = ActionExecutor::builder(&databases, "com.example.settlement")
         .model::<Window>()
@@ -56,7 +60,10 @@ pub async fn run(args: SettlementArgs) -> Result<(), Failure> {
     let sent = if args.finish {
         Vec::new()
     } else {
-        let listener = TcpListener::bind(args.listen).await?;
+        let listener = TcpListener::bind(args.listen).await.map_err(|error| {
+            let address = args.listen;
+            format!("cannot listen at {address}: {error}; name another address with --listen")
+        })?;
         let server = listener.local_addr()?;
         println!(
             "1. Taking orders at http://{server}/orders; http://{server}/ shows how far they are."
