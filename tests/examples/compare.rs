@@ -1,9 +1,12 @@
 //! The comparison of strategies: its reports are readable and no money is lost.
 
+use std::io::Read;
 use std::path::Path;
+use std::process::{Child, Command, Stdio};
 
 use ekbatan_testkit::PostgresServer;
 use serde_json::Value;
+use support::until;
 
 use crate::program::Program;
 
@@ -75,9 +78,49 @@ async fn compare_spreads_tasks_over_processes_on_a_given_postgres() {
     }
 }
 
+/// The ids of the worker processes of a program.
+fn workers_of(program: u32) -> Vec<u32> {
+    let all = std::fs::read_dir("/proc").unwrap().flatten();
+    let is_worker = |pid: &u32| {
+        // After the name, which is in parentheses, come the state and the parent.
+        let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+        let rest = stat.rsplit_once(')').map_or("", |(_, rest)| rest);
+        rest.split_whitespace().nth(1) == Some(&program.to_string())
+    };
+    all.filter_map(|of| of.file_name().to_str()?.parse().ok()).filter(is_worker).collect()
+}
+
+/// A program that ends with its handle.
+struct Comparison(Child);
+
+impl Drop for Comparison {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+#[tokio::test]
+async fn compare_ends_if_one_of_its_workers_does() {
+    let arguments = ["--strategy", "optimistic", "--processes", "2", "--tasks", "2"];
+    // It does not end before its worker is found.
+    let program = Program::named("compare").args(&arguments).args(&["--seconds", "3600"]);
+    let mut command = program.into_command();
+    let command = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::piped());
+    let mut program = Comparison(command.spawn().unwrap());
+    let pid = program.0.id();
+    until("both workers run", async || workers_of(pid).len() == 2).await;
+    let kill = format!("kill -s KILL {}", workers_of(pid)[0]);
+    assert!(Command::new("sh").args(["-c", &kill]).status().unwrap().success());
+    until("the program ends", async || program.0.try_wait().unwrap().is_some()).await;
+    let mut complaint = String::new();
+    program.0.stderr.take().unwrap().read_to_string(&mut complaint).unwrap();
+    assert!(complaint.contains("a worker process exited before it had finished"), "{complaint}");
+}
+
 #[test]
 fn compare_names_conflicting_arguments() {
-    let cases: [(&[&str], &[&str]); 8] = [
+    let cases: [(&[&str], &[&str]); 10] = [
         (&["--database", "oracle"], &["--database \"oracle\"", "postgres"]),
         (&["--lock", "postgres"], &["--lock postgres", "sqlite", "--lock process"]),
         (&["--delay-us", "5"], &["--delay-us 5", "SQLite"]),
@@ -89,6 +132,8 @@ fn compare_names_conflicting_arguments() {
         ),
         (&["--tasks", "2,4,2"], &["--tasks names 2 twice"]),
         (&["--skew", "steep"], &["--skew", "steep", "between 0 and 5"]),
+        (&["--html", "no/folder/a.html"], &["--html no/folder/a.html", "there is no such folder"]),
+        (&["--csv", "tests"], &["--csv tests", "it is a folder"]),
     ];
     for (arguments, expected) in cases {
         let complaint = Program::named("compare").args(arguments).fail();

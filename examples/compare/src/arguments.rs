@@ -3,7 +3,7 @@
 //! Invariants: a plan that `Arguments::plan` returns can be run. An error names the
 //! option, its value and the way out, and no server has been started by then.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Parser;
 use ekbatan::config::{ConfigError, EkbatanConfig, ExposeSecret};
@@ -160,6 +160,8 @@ pub enum ArgumentError {
     Config(#[from] ConfigError),
     #[error("--config {file}: {what}")]
     ConfigFile { file: String, what: String },
+    #[error("{option} {file} cannot be written: {what}; name a file in a folder that exists")]
+    Output { option: &'static str, file: String, what: &'static str },
 }
 
 impl Arguments {
@@ -184,6 +186,7 @@ impl Arguments {
         once("--wallets", &self.wallets)?;
         once("--skew", &self.skew)?;
         once("--delay-us", &self.delay_us)?;
+        self.outputs()?;
         let most = self.processes.iter().copied().max().unwrap_or(1);
         if let Some(&tasks) = self.tasks.iter().find(|&&tasks| tasks < most) {
             return Err(ArgumentError::TooFewTasks { tasks, processes: most });
@@ -197,6 +200,31 @@ impl Arguments {
             return Err(ArgumentError::LockOfOneProcess { strategy, processes: most });
         }
         Ok(RunPlan { source, lock, strategies, levels: self.levels() })
+    }
+
+    /// The files are written after the run, which must not be in vain.
+    fn outputs(&self) -> Result<(), ArgumentError> {
+        let outputs = [
+            ("--json", &self.json),
+            ("--csv", &self.csv),
+            ("--html", &self.html),
+            ("--svg", &self.svg),
+        ];
+        for (option, path) in outputs {
+            let Some(path) = path.as_deref().filter(|path| *path != Path::new("-")) else {
+                continue;
+            };
+            let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty());
+            let what = if path.is_dir() {
+                "it is a folder"
+            } else if folder.is_some_and(|folder| !folder.is_dir()) {
+                "there is no such folder"
+            } else {
+                continue;
+            };
+            return Err(ArgumentError::Output { option, file: path.display().to_string(), what });
+        }
+        Ok(())
     }
 
     fn source(&self) -> Result<DatabaseSource, ArgumentError> {

@@ -21,6 +21,8 @@ use crate::strategy::Strategy;
 /// The argument that makes this program a worker.
 pub const WORKER: &str = "--deposit-as-stdin-says";
 
+const EXITED: &str = "a worker process exited before it had finished; see its error above";
+
 /// The job of one worker process.
 #[derive(Clone, Serialize, Deserialize)]
 pub struct WorkerJob {
@@ -102,17 +104,14 @@ pub async fn run(jobs: Vec<WorkerJob>, mut on: impl FnMut(Moment)) -> Result<Wor
     // stdin closes.
     while finished < all {
         let Some(message) = messages.recv().await else {
-            return Err(
-                "a worker process exited before it had finished; see its error above".into()
-            );
+            return Err(EXITED.into());
         };
         match message? {
             Message::Ready => {
                 ready += 1;
                 if ready == all {
                     for (_, stdin) in &mut children {
-                        stdin.write_all(b"go\n").await?;
-                        stdin.flush().await?;
+                        tell(stdin, "go").await;
                     }
                 }
             }
@@ -156,16 +155,26 @@ async fn start(
     let (Some(mut stdin), Some(stdout)) = (child.stdin.take(), child.stdout.take()) else {
         return Err("a worker process has no pipes".into());
     };
-    stdin.write_all(format!("{}\n", serde_json::to_string(job)?).as_bytes()).await?;
-    stdin.flush().await?;
     tokio::spawn(async move {
         let mut lines = BufReader::new(stdout).lines();
+        let mut is_finished = false;
         while let Ok(Some(line)) = lines.next_line().await {
             let message = serde_json::from_str(&line).map_err(Failure::from);
+            is_finished |= matches!(message, Ok(Message::Finished(_)));
             if messages.send(message).await.is_err() {
                 return;
             }
         }
+        // The other workers wait for this one, so the run would never end.
+        if !is_finished {
+            let _ = messages.send(Err(EXITED.into())).await;
+        }
     });
+    tell(&mut stdin, &serde_json::to_string(job)?).await;
     Ok((child, stdin))
+}
+
+/// Sends a line to a worker. Fails only if it has exited, which the reader of its messages reports.
+async fn tell(worker: &mut ChildStdin, line: &str) {
+    let _ = worker.write_all(format!("{line}\n").as_bytes()).await;
 }
