@@ -21,6 +21,9 @@ use tokio::task::JoinHandle;
 use crate::database_url::DatabaseUrl;
 use control::ProxyControl;
 
+/// The time at which delayed bytes are due must be one that the clock can show.
+const LONGEST_DELAY: Duration = Duration::from_secs(365 * 24 * 3600);
+
 /// A TCP proxy on a free port of 127.0.0.1, stopped when it is dropped.
 ///
 /// ```
@@ -102,8 +105,10 @@ impl Proxy {
     }
 
     /// Delays bytes that arrive from now on by `delay` in each direction, so a round trip
-    /// takes `2 * delay` longer. The bandwidth stays the same.
+    /// takes `2 * delay` longer. The bandwidth stays the same. A longer delay than a year is one of
+    /// a year.
     pub fn set_delay(&self, delay: Duration) {
+        let delay = delay.min(LONGEST_DELAY);
         self.control.update(|state| state.delay = delay);
     }
 

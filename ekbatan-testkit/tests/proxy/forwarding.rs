@@ -5,7 +5,7 @@ use std::time::Duration;
 use ekbatan_testkit::Proxy;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use super::{HOUR, answer, ask, connect, echo_server};
 
@@ -88,6 +88,15 @@ async fn delays_do_not_accumulate() {
     }
     assert!(start.elapsed() >= 2 * HOUR, "{:?}", start.elapsed());
     assert!(start.elapsed() < 100 * HOUR, "{:?}", start.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_longest_delay_ends_no_connection() {
+    let proxy = Proxy::start(echo_server().await).await.unwrap();
+    let mut client = connect(&proxy).await;
+    proxy.set_delay(Duration::MAX);
+    client.write_all(b"question").await.unwrap();
+    timeout(HOUR, client.peek(&mut [0; 1])).await.expect_err("neither an answer nor an end");
 }
 
 #[tokio::test]
