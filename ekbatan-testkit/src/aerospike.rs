@@ -75,9 +75,7 @@ impl AerospikeServer {
     ///
     /// Fails if the server does not answer.
     pub async fn info(&self, command: &str) -> Result<String, ServerError> {
-        client::info(self.port(), command)
-            .await
-            .map_err(|source| ServerError::Run { program: format!("asinfo {command}"), source })
+        client::info(self.port(), command).await.map_err(ServerError::requesting(command))
     }
 }
 

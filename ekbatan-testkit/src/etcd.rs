@@ -84,8 +84,7 @@ impl EtcdServer {
         if answer.starts_with("HTTP/1.1 200 ") {
             return Ok(());
         }
-        let source = io::Error::other(answer);
-        Err(ServerError::Run { program: format!("etcd {path}"), source })
+        Err(ServerError::requesting(path)(io::Error::other(answer)))
     }
 
     /// Removes the keys that begin like this.
@@ -106,7 +105,7 @@ impl EtcdServer {
     pub async fn request(&self, path: &str, json: &str) -> Result<String, ServerError> {
         client::http(self.port(), &format!("POST {path}"), json)
             .await
-            .map_err(|source| ServerError::Run { program: format!("etcd {path}"), source })
+            .map_err(ServerError::requesting(path))
     }
 
     /// Kills the server, removes its data, and starts it again.

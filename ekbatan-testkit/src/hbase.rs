@@ -103,9 +103,7 @@ impl HBaseServer {
     /// [`NotOurs`](crate::ServerError::NotOurs) for a server that was not started here.
     pub async fn behind_proxy(&self) -> Result<(Proxy, String), ServerError> {
         let port = self.rows_port().await?;
-        let proxy = Proxy::start((Ipv4Addr::LOCALHOST, port)).await;
-        let proxy =
-            proxy.map_err(|source| ServerError::Run { program: "a proxy".to_owned(), source })?;
+        let proxy = Proxy::start((Ipv4Addr::LOCALHOST, port)).await.map_err(ServerError::NoPort)?;
         let url = format!("{}/?via={HOST}:{port}={}", self.url(), proxy.address());
         Ok((proxy, url))
     }
@@ -116,7 +114,7 @@ impl HBaseServer {
     ///
     /// Fails if the server does not answer.
     pub async fn cluster(&self) -> Result<String, ServerError> {
-        client::cluster(self.port()).await.map_err(failed)
+        client::cluster(self.port()).await.map_err(ServerError::requesting("GetClusterId"))
     }
 
     /// Makes a table with the attributes of the table, and a column family `l` with those of the
@@ -164,8 +162,7 @@ impl HBaseServer {
     ///
     /// Fails if the server does not answer, or refuses the request.
     pub async fn move_table(&self, table: &str) -> Result<(), ServerError> {
-        let meta = client::meta_port(self.port()).await.map_err(failed)?;
-        let (rows, _) = HBaseRows::find(meta, table).await.map_err(failed)?;
+        let (rows, _) = self.region(table).await?;
         self.master("MoveRegion", &bytes(1, rows.encoded_region())).await
     }
 
@@ -175,8 +172,7 @@ impl HBaseServer {
     ///
     /// Fails if the server does not answer, or refuses the request.
     pub async fn split_table(&self, table: &str, at: &str) -> Result<(), ServerError> {
-        let meta = client::meta_port(self.port()).await.map_err(failed)?;
-        let (_, region) = HBaseRows::find(meta, table).await.map_err(failed)?;
+        let (_, region) = self.region(table).await?;
         self.master("SplitRegion", &[bytes(1, region), bytes(2, at)].concat()).await
     }
 
@@ -186,16 +182,27 @@ impl HBaseServer {
     ///
     /// Fails if there is no such table.
     pub async fn rows(&self, table: &str) -> Result<HBaseRows, ServerError> {
-        HBaseRows::open(self.rows_port().await?, table).await.map_err(failed)
+        let opened = HBaseRows::open(self.rows_port().await?, table).await;
+        opened.map_err(finding(table))
+    }
+
+    /// The rows of a table with one region, and the name of the region.
+    async fn region(&self, table: &str) -> Result<(HBaseRows, Vec<u8>), ServerError> {
+        let meta = client::meta_port(self.port()).await.map_err(finding(table))?;
+        HBaseRows::find(meta, table).await.map_err(finding(table))
     }
 
     async fn master(&self, method: &str, request: &[u8]) -> Result<(), ServerError> {
-        client::master(self.port(), method, request).await.map(drop).map_err(failed)
+        client::master(self.port(), method, request)
+            .await
+            .map(drop)
+            .map_err(ServerError::requesting(method))
     }
 }
 
-fn failed(source: std::io::Error) -> ServerError {
-    ServerError::Run { program: "HBase".to_owned(), source }
+/// For `map_err` after a look for a table.
+fn finding(table: &str) -> impl FnOnce(std::io::Error) -> ServerError {
+    ServerError::requesting(format!("find the table {table}"))
 }
 
 /// The name of a table in the usual namespace.

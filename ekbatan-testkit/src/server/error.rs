@@ -53,7 +53,7 @@ pub enum ServerError {
     NoAccount(&'static str),
 
     /// A program could not be run.
-    #[error("could not run `{program}`; check that it is installed and executable")]
+    #[error("could not run `{program}`: {source}; check that it is installed and executable")]
     Run {
         /// The program.
         program: String,
@@ -63,7 +63,8 @@ pub enum ServerError {
 
     /// The server's folder could not be used.
     #[error(
-        "could not use the server's folder {folder:?}; check TMPDIR, its free space and permissions"
+        "could not use the server's folder {folder:?}: {source}; \
+         check TMPDIR, its free space and permissions"
     )]
     Folder {
         /// The folder.
@@ -73,7 +74,7 @@ pub enum ServerError {
     },
 
     /// There is no free port to listen on.
-    #[error("found no free port on 127.0.0.1; check for servers that were left running")]
+    #[error("found no free port on 127.0.0.1: {0}; check for servers that were left running")]
     NoPort(#[source] io::Error),
 
     /// The preparation of the server's data failed.
@@ -139,11 +140,11 @@ pub enum ServerError {
     },
 
     /// The server's processes could not be read from `/proc`.
-    #[error("could not read the server's processes; servers need Linux and its /proc")]
+    #[error("could not read the server's processes: {0}; servers need Linux and its /proc")]
     Processes(#[source] io::Error),
 
     /// The shell that removes the server afterwards has ended before it.
-    #[error("the shell that cleans up after the server was ended; start another server")]
+    #[error("the shell that cleans up after the server was ended: {0}; start another server")]
     Unwatched(#[source] io::Error),
 
     /// The server was not started by this process.
@@ -169,12 +170,21 @@ pub enum ServerError {
         example: &'static str,
     },
 
+    /// The server did not answer a request, or refused it.
+    #[error("the server did not answer the request `{request}`, or refused it: {source}")]
+    Request {
+        /// The request.
+        request: String,
+        /// The error of the connection, or the answer of the server.
+        source: io::Error,
+    },
+
     /// A statement on the server failed.
-    #[error("the server could not be reached, or it rejected a statement")]
+    #[error("the server could not be reached, or it rejected a statement: {0}")]
     Database(#[from] sqlx::Error),
 
     /// The runtime shut down during a call.
-    #[error("the runtime shut down before the call on the server had finished")]
+    #[error("the runtime shut down before the call on the server had finished: {0}")]
     Interrupted(#[from] tokio::task::JoinError),
 }
 
@@ -185,9 +195,37 @@ impl ServerError {
         move |source| Self::Run { program, source }
     }
 
+    /// For `map_err` after a request to a server that runs.
+    pub(crate) fn requesting(request: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
+        let request = request.into();
+        move |source| Self::Request { request, source }
+    }
+
     /// For `map_err` after using `folder`.
     pub(super) fn unusable(folder: &Path) -> impl FnOnce(io::Error) -> Self {
         let folder = folder.to_owned();
         move |source| Self::Folder { folder, source }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_name_their_cause() {
+        let full = || io::Error::other("no space left on device");
+        let folder = Path::new("/tmp");
+        for error in [
+            ServerError::running("initdb")(full()),
+            ServerError::requesting("put")(full()),
+            ServerError::unusable(folder)(full()),
+            ServerError::NoPort(full()),
+            ServerError::Processes(full()),
+            ServerError::Unwatched(full()),
+            ServerError::Database(full().into()),
+        ] {
+            assert!(error.to_string().contains(&full().to_string()), "{error}");
+        }
     }
 }
