@@ -108,18 +108,14 @@ impl EtcdServer {
             .map_err(ServerError::requesting(path))
     }
 
-    /// Kills the server, removes its data, and starts it again.
+    /// Kills the server if it runs, removes its data, and starts it again.
     ///
     /// # Errors
     ///
     /// Like [`kill`](Self::kill) and [`restart`](Self::restart), or if the data cannot be removed.
     pub async fn lose_data(&self) -> Result<(), ServerError> {
-        let data = client::data_folder(self.port()).await;
         self.kill().await?;
-        if let Some(data) = data {
-            std::fs::remove_dir_all(&data)
-                .map_err(|source| ServerError::Folder { folder: data, source })?;
-        }
+        self.handle.lose_data().await?;
         self.restart().await
     }
 }

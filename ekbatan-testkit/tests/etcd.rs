@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use ekbatan_testkit::EtcdServer;
+use ekbatan_testkit::{EtcdServer, ServerError};
 
 async fn has(server: &EtcdServer, key: &str) -> bool {
     server.keys("").await.unwrap().iter().any(|known| known == key)
@@ -21,7 +21,9 @@ async fn a_server_keeps_its_data_until_they_are_lost() {
     assert_eq!(server.url(), format!("etcd://127.0.0.1:{port}"));
     server.put("a/b", "1").await.unwrap();
     server.kill().await.unwrap();
-    server.keys("").await.expect_err("the server is down");
+    let down = server.keys("").await.unwrap_err();
+    assert!(matches!(down, ServerError::Request { .. }), "{down}");
+    assert!(down.to_string().contains("Connection refused"), "{down}");
     server.restart().await.unwrap();
     assert_eq!(server.port(), port);
     assert!(has(&server, "a/b").await);
@@ -31,6 +33,11 @@ async fn a_server_keeps_its_data_until_they_are_lost() {
     server.delete("a").await.unwrap();
     assert!(!has(&server, "a/b").await);
     server.put("a/b", "1").await.unwrap();
+    server.lose_data().await.unwrap();
+    assert!(!has(&server, "a/b").await);
+    // So are the data of a server that is down.
+    server.put("a/b", "1").await.unwrap();
+    server.kill().await.unwrap();
     server.lose_data().await.unwrap();
     assert!(!has(&server, "a/b").await);
 }

@@ -4,6 +4,7 @@
 //! leaves a server that can be killed, restarted and dropped.
 
 use std::env;
+use std::fs;
 use std::sync::{Arc, Mutex};
 
 use tokio::task::spawn_blocking;
@@ -93,6 +94,15 @@ impl<P: Product> Handle<P> {
 
     pub(crate) async fn kill(&self) -> Result<(), ServerError> {
         run_blocking(self.instance()?, Instance::kill).await
+    }
+
+    /// Removes the data folder of a server that does not run.
+    pub(crate) async fn lose_data(&self) -> Result<(), ServerError> {
+        run_blocking(self.instance()?, |instance| {
+            let data = instance.env().data();
+            fs::remove_dir_all(&data).map_err(ServerError::unusable(&data))
+        })
+        .await
     }
 
     pub(crate) async fn restart(&self) -> Result<(), ServerError> {
