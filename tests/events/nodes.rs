@@ -76,7 +76,7 @@ async fn others_take_over_what_a_node_had_claimed_that_died(scene: &Scene) {
     }
 }
 
-/// Each answer takes a sixth of the lease: a renewal asks for one of them, a look for many.
+/// Each answer takes a twelfth of the lease: a renewal asks for few of them, a look for many.
 async fn a_node_whose_looks_take_longer_than_its_lease_takes_over(scene: &Scene) {
     let lease = Duration::from_secs(3);
     let ledger = stuck(&Arc::new(Semaphore::new(0)));
@@ -90,7 +90,7 @@ async fn a_node_whose_looks_take_longer_than_its_lease_takes_over(scene: &Scene)
     let behind = ScratchDatabase::config_of(&proxy.url_for(&scene.scratch.url));
     let far = executor(&Databases::connect(&behind.into()).await.unwrap()).await;
     let _node = node(&far).lease(lease).handler(Ledger::posting()).start().await.unwrap();
-    proxy.set_delay(lease / 12);
+    proxy.set_delay(lease / 24);
     until("it is handled", async || scene.posted(wallet).await == [1]).await;
 }
 

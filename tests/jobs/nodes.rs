@@ -125,7 +125,7 @@ async fn a_locked_job_keeps_no_other_one_waiting(scene: &Scene) {
     scene.until_in_state(REPORT, RunState::Done, 1).await;
 }
 
-/// Each answer takes a sixth of the lease: a renewal asks for one of them, a look for many.
+/// Each answer takes a twelfth of the lease: a renewal asks for few of them, a look for many.
 async fn a_node_whose_looks_take_longer_than_its_lease_takes_over(scene: &Scene) {
     let (job, lease) = (ends_from(2), Duration::from_secs(3));
     let dying = scene.node().lease(lease).job(rarely(), job.clone()).start().await.unwrap();
@@ -137,7 +137,7 @@ async fn a_node_whose_looks_take_longer_than_its_lease_takes_over(scene: &Scene)
     let behind = ScratchDatabase::config_of(&proxy.url_for(&scene.scratch.url));
     let far = executor(&Databases::connect(&behind.into()).await.unwrap()).await;
     let _node = node(&far).lease(lease).job(rarely(), job.clone()).start().await.unwrap();
-    proxy.set_delay(lease / 12);
+    proxy.set_delay(lease / 24);
     scene.until_in_state(REPORT, RunState::Done, 1).await;
 }
 

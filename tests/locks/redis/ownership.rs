@@ -172,9 +172,8 @@ async fn a_key_that_is_free_within_a_second_says_when() {
     let left = loop {
         // On a busy machine the term may end first.
         taken(&one, "short", short).await;
-        match other.try_grant("short", &request(short)).await.unwrap() {
-            Attempt::Busy(left) => break left,
-            answer => drop(answer),
+        if let Attempt::Busy(left) = other.try_grant("short", &request(short)).await.unwrap() {
+            break left;
         }
         until("it is free again", async || one.inspect("short").await.unwrap().is_none()).await;
     };
