@@ -301,12 +301,14 @@ async fn a_locked_row_of_a_lost_node_keeps_no_deliveries_of_others_waiting(scene
     until("there is a delivery", async || scene.scratch.count(&deliveries).await == 1).await;
     // As if its process was killed.
     drop(lost);
-    let later = format!("UPDATE {deliveries} SET due = '2999-01-01'");
+    // Nobody claims it until then.
+    let later = format!("UPDATE {deliveries} SET state = 'WAITING', due = '2999-01-01'");
     scene.scratch.execute(&later).await;
     let mut locked = lock(scene, &scene.scratch.eventlog("nodes"), "1 = 1", 1).await;
     let _node = builder().start().await.unwrap();
     until("its row is to be deleted", async || waits_for_a_row(scene).await).await;
     let another = Uuid::now_v7();
+    assert_eq!(scene.entries().count().await.unwrap(), 0);
     let claimed = format!("UPDATE {deliveries} SET state = 'CLAIMED', node = '{another}'");
     scene.scratch.execute(&claimed).await;
     scene.until_posted(1).await;
