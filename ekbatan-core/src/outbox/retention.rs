@@ -21,8 +21,9 @@ pub const CENTURY: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 const HOLDER: &str = "prune outbox";
 
 /// Deletes the delivered rows that were written more than `age` ago, by the clock of the database,
-/// and the rows without an event; those of enqueued calls have a payload, and stay. Returns how many. Walks over the table by its primary key, a
-/// page at a time, so that no statement runs long or locks many rows.
+/// and the rows without an event; those of enqueued calls have a payload, and stay. Returns how
+/// many. Walks over the table by its primary key, a page at a time, so that no statement runs long
+/// or locks many rows.
 pub(crate) async fn prune(database: &Database, age: Duration) -> Result<u64, DbError> {
     database.check_not_beside_transaction()?;
     let mut deleted = 0;
