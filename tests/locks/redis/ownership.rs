@@ -163,7 +163,7 @@ async fn the_last_token_of_an_unused_key_is_kept_for_a_day() {
     assert!(taken(&backend, "l", LONG).await.token > first.token);
 }
 
-/// Who waits for less than a second could otherwise not have it: the poller looks once a second.
+/// The poller looks once a second, so a caller that waits for a shorter time relies on the answer.
 #[tokio::test]
 async fn a_key_that_is_free_within_a_second_says_when() {
     let space = Space::shared().await;
