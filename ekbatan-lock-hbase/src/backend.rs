@@ -108,19 +108,24 @@ impl HBaseBackend {
             if self.waiters.get(key, owner).is_some() {
                 self.poller.busy(key);
             }
-            if !early {
-                let _ = timeout(PLACE, freed).await;
+            let mut woken = early;
+            while !woken {
+                // It keeps listening, because a key that is listened to anew is looked at often.
+                woken = timeout(PLACE, freed.as_mut()).await.is_ok();
+                if self.waiters.get(key, owner).is_some_and(|waiter| waiter.has_ended()) {
+                    // The caller asks again, and gets the error if the server is away.
+                    self.waiters.remove(key, owner);
+                    return None;
+                }
             }
             let Some(waiter) = self.waiters.get(key, owner) else { continue };
-            if waiter.has_ended() {
-                // The caller asks again, and gets the error if the server is away.
-                self.waiters.remove(key, owner);
-                return None;
-            }
-            match self.locks.claim(key, &waiter.taker(owner)).await {
+            let by = waiter.taker(owner);
+            match self.locks.claim(key, &by).await {
                 Ok(Some(Taken::Granted(grant, asked))) => {
                     self.waiters.remove(key, owner);
-                    return Some(HandOver { grant, until: asked + waiter.term });
+                    // The term as the server counts it: a clock cannot count to the end of every term.
+                    let until = asked + Duration::from_millis(by.term);
+                    return Some(HandOver { grant, until });
                 }
                 Ok(Some(_)) => {}
                 Ok(None) => {
@@ -152,10 +157,14 @@ impl LockBackend for HBaseBackend {
         let (owner, holder) = (request.owner, request.holder.as_str());
         let by = Taker { owner, holder, term: milliseconds(request.term) };
         Ok(match self.locks.take(key, &by, request.waits).await? {
-            Taken::Granted(grant, _) => Attempt::Granted(grant),
+            Taken::Granted(grant, _) => {
+                // It may have waited before.
+                self.waiters.remove(key, owner);
+                Attempt::Granted(grant)
+            }
             Taken::Busy => Attempt::Busy(None),
-            Taken::Waits => {
-                self.waiters.enter(key, owner, Waiter::new(request));
+            Taken::Waits(renewed) => {
+                self.waiters.enter(key, owner, Waiter::new(request, renewed));
                 self.poller.busy(key);
                 Attempt::Queued
             }

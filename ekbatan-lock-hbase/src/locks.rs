@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use ekbatan_lock::{BackendError, Grant, GrantExtension, Released};
+use ekbatan_lock::{BackendError, FailureKind, Grant, GrantExtension, Released};
 use tokio::time::Instant;
 use uuid::Uuid;
 
@@ -42,8 +42,8 @@ pub(crate) enum Taken {
     Granted(Grant, Instant),
     /// Another one has the key, or comes first.
     Busy,
-    /// It waits among others.
-    Waits,
+    /// It waits among others, with a sign of life of this moment or a little later.
+    Waits(Instant),
 }
 
 /// A change, and the row after it.
@@ -95,6 +95,13 @@ impl Locks {
     pub(crate) async fn look(&self, key: &str) -> Result<LockRow, BackendError> {
         let found = self.client.exchange(self.look_op(key, &[])?).await?;
         self.note(key, found)
+    }
+
+    /// Gives a sign of life for one that waits. Returns the row, and a moment before the sign.
+    async fn renew(&self, key: &str, owner: Uuid) -> Result<(LockRow, Instant), BackendError> {
+        let found = self.client.exchange(self.look_op(key, &[owner])?).await?;
+        let asked = found.asked;
+        Ok((self.note(key, found)?, asked))
     }
 
     /// Looks at several keys, each after renewing the places of those that wait for it.
@@ -167,9 +174,15 @@ impl Locks {
         by: &Taker<'_>,
         waits: bool,
     ) -> Result<Taken, BackendError> {
+        let seen = self.seen.get(key);
+        if waits && seen.as_ref().is_some_and(|row| row.waits(by.owner)) {
+            // It asks again. If the answer is lost, it has its place as before.
+            let renewed = self.renew(key, by.owner).await.map_err(without_effect)?;
+            return self.take_from(key, by, waits, renewed.0, Some(renewed.1)).await;
+        }
         // A key that was not seen yet is most likely new.
-        let guess = self.seen.get(key).filter(LockRow::is_plain).unwrap_or_default();
-        self.take_from(key, by, waits, guess).await
+        let guess = seen.filter(LockRow::is_plain).unwrap_or_default();
+        self.take_from(key, by, waits, guess, None).await
     }
 
     async fn take_from(
@@ -178,6 +191,7 @@ impl Locks {
         by: &Taker<'_>,
         waits: bool,
         mut row: LockRow,
+        mut renewed: Option<Instant>,
     ) -> Result<Taken, BackendError> {
         for _ in 0..TRIES {
             let now = self.clock.now();
@@ -189,7 +203,13 @@ impl Locks {
             } else if !waits {
                 return Ok(Taken::Busy);
             } else if row.waits(by.owner) {
-                return Ok(Taken::Waits);
+                if let Some(renewed) = renewed {
+                    return Ok(Taken::Waits(renewed));
+                }
+                // One that asks again keeps its place, which would end without a sign of life.
+                let (seen, asked) = self.renew(key, by.owner).await?;
+                (row, renewed) = (seen, Some(asked));
+                continue;
             } else if let Some(next) = row.entered(by.owner) {
                 (row.expected(), next, Some(by.owner))
             } else {
@@ -198,7 +218,7 @@ impl Locks {
             };
             let swapped = self.swap(key, &row, (expected, &next), place).await?;
             if swapped.changed && place.is_some() {
-                return Ok(Taken::Waits);
+                return Ok(Taken::Waits(swapped.asked));
             }
             if swapped.changed {
                 // If its token cannot be raised, the caller has the key nevertheless.
@@ -209,7 +229,8 @@ impl Locks {
         Err(often_changed())
     }
 
-    /// Takes a key whose turn has come, after a look. `None`: the caller has no place any more.
+    /// Takes a key whose turn has come, after a look. It is busy if the caller has to wait on. `None`: the
+    /// caller has no place any more.
     pub(crate) async fn claim(
         &self,
         key: &str,
@@ -220,9 +241,9 @@ impl Locks {
             None => self.look(key).await?,
         };
         if row.is_turn_of(by, self.clock.now()) {
-            return self.take_from(key, by, false, row).await.map(Some);
+            return self.take_from(key, by, false, row, None).await.map(Some);
         }
-        Ok(row.waits(by.owner).then_some(Taken::Waits))
+        Ok(row.waits(by.owner).then_some(Taken::Busy))
     }
 
     /// The grant that a change has made, as the row shows it.
@@ -298,11 +319,11 @@ impl Locks {
         let requests = ops.iter().map(|(_, op, _)| op.clone()).collect();
         let answers = self.client.exchange_all(requests).await;
         for ((n, _, next), answer) in ops.iter().zip(answers) {
-            if let Ok(found) = answer {
-                let changed = found.changed;
-                let row = self.note(&extensions[*n].key, found)?;
-                extended[*n] = changed || row.has(next);
-            }
+            let Ok(found) = answer else { continue };
+            let changed = found.changed;
+            // A row that is no lock any more concerns its own key only.
+            let Ok(row) = self.note(&extensions[*n].key, found) else { continue };
+            extended[*n] = changed || row.has(next);
         }
         Ok(extended)
     }
@@ -355,6 +376,14 @@ impl Locks {
 
 fn sign_of_life(owner: Uuid) -> Put {
     Put { qualifier: place(owner), value: Vec::new(), term: Some(PLACE) }
+}
+
+/// The error of a request that leaves everything as it was.
+fn without_effect(error: BackendError) -> BackendError {
+    match error.kind() {
+        FailureKind::InDoubt => error.of_kind(FailureKind::Unavailable),
+        _ => error,
+    }
 }
 
 fn often_changed() -> BackendError {

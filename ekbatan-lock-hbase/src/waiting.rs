@@ -2,6 +2,7 @@
 //!
 //! Invariants: a look at the keys renews the places that need it, in the same request. A caller whose
 //! turn has come, or whose place has ended, is woken. A key that cannot be looked at delays no other.
+//! The time of a sign of life never goes back, in whichever order answers arrive.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -28,14 +29,20 @@ const _: () = assert!(RENEWAL.as_millis() + LOOK.as_millis() * 2 < PLACE.as_mill
 pub(crate) struct Waiter {
     holder: String,
     pub(crate) term: Duration,
-    /// When its place was renewed.
+    /// When its last sign of life was given, or a little earlier.
     renewed: Instant,
 }
 
 impl Waiter {
-    pub(crate) fn new(request: &GrantRequest) -> Self {
+    /// A caller whose place was renewed at this moment or a little later.
+    pub(crate) fn new(request: &GrantRequest, renewed: Instant) -> Self {
         let (holder, term) = (request.holder.clone(), request.term);
-        Self { holder, term, renewed: Instant::now() }
+        Self { holder, term, renewed }
+    }
+
+    /// Notes a sign of life of this time. The answer to a later one may have arrived before.
+    fn lives_at(&mut self, time: Instant) {
+        self.renewed = self.renewed.max(time);
     }
 
     /// Whether its place has ended, because it gave no sign of life for too long.
@@ -66,9 +73,14 @@ impl Waiters {
         self.entered.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that a caller has entered the queue of a key.
-    pub(crate) fn enter(&self, key: &str, owner: Uuid, waiter: Waiter) {
-        self.entered().entry(key.to_owned()).or_default().insert(owner, waiter);
+    /// Notes that a caller is in the queue of a key.
+    pub(crate) fn enter(&self, key: &str, owner: Uuid, mut waiter: Waiter) {
+        let mut entered = self.entered();
+        let of_key = entered.entry(key.to_owned()).or_default();
+        if let Some(before) = of_key.get(&owner) {
+            waiter.lives_at(before.renewed);
+        }
+        of_key.insert(owner, waiter);
     }
 
     pub(crate) fn remove(&self, key: &str, owner: Uuid) {
@@ -98,7 +110,7 @@ impl Waiters {
         if let Some(of_key) = self.entered().get_mut(key) {
             for owner in owners {
                 if let Some(waiter) = of_key.get_mut(owner) {
-                    waiter.renewed = asked;
+                    waiter.lives_at(asked);
                 }
             }
         }
@@ -143,5 +155,40 @@ impl KeyStates for Waiters {
     async fn look(&self, keys: &[String]) -> Result<Vec<KeyState>, BackendError> {
         let look = |keys| self.clone().look_at(keys);
         Ok(by_server(keys, |key| self.locks.server_of(key), look).await)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ekbatan_core::config::DataSourceConfig;
+
+    use super::*;
+    use crate::address::Address;
+    use crate::client::Client;
+    use crate::names::RowNames;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_sets_the_time_of_a_sign_of_life_not_back() {
+        let server = DataSourceConfig::new("hbase://127.0.0.1:1");
+        let client = Client::new(Address::of(&server).unwrap());
+        let names = RowNames::within("app").unwrap();
+        let waiters = Waiters::new(Arc::new(Locks::new(client, names)));
+        let request = GrantRequest::new(Uuid::new_v4(), "me", PLACE);
+        let owner = request.owner;
+        let first = Instant::now();
+        waiters.enter("k", owner, Waiter::new(&request, first));
+        tokio::time::sleep(PLACE - RENEWAL).await;
+        let later = Instant::now();
+        waiters.renewed("k", &[owner], later);
+        // The answers to an earlier look, and to an earlier request for the place.
+        waiters.renewed("k", &[owner], first);
+        assert!(waiters.due("k").is_empty());
+        waiters.enter("k", owner, Waiter::new(&request, first));
+        assert!(waiters.due("k").is_empty());
+        tokio::time::sleep(RENEWAL).await;
+        assert_eq!(waiters.due("k"), [owner]);
+        assert!(!waiters.get("k", owner).unwrap().has_ended());
+        tokio::time::sleep(PLACE).await;
+        assert!(waiters.get("k", owner).unwrap().has_ended());
     }
 }

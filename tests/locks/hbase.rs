@@ -8,6 +8,7 @@ use ekbatan_testkit::HBaseServer;
 use tokio::sync::OnceCell;
 use uuid::Uuid;
 
+mod asking_again;
 mod away;
 mod hazards;
 mod outages;

@@ -2,7 +2,8 @@
 
 use ekbatan::config::DataSourceConfig;
 use ekbatan::lock::{
-    HBaseBackend, KeyedLockProvider, LockBackend, LockError, LockKey, LockLevel, LockProvider,
+    GrantExtension, HBaseBackend, KeyedLockProvider, LockBackend, LockError, LockKey, LockLevel,
+    LockProvider,
 };
 use ekbatan_testkit::HBaseServer;
 use tokio::net::TcpSocket;
@@ -108,8 +109,13 @@ async fn a_row_that_is_no_lock_is_an_error_that_names_it() {
     let server = HBaseServer::shared().await.unwrap();
     let table = name();
     let backend = HBaseBackend::connect(&format!("{}/{table}", server.url()), "app").await.unwrap();
+    let (grant, other) = (taken(&backend, "k", LONG).await, taken(&backend, "other", LONG).await);
     let mut rows = server.rows(&table).await.unwrap();
     rows.put("app/k", "a", b"a cell of somebody else").await.unwrap();
+    // The leases on other keys are extended.
+    let both =
+        [("k", grant), ("other", other)].map(|(key, grant)| GrantExtension::new(key, grant, LONG));
+    assert_eq!(backend.extend_all(&both).await.unwrap(), [false, true]);
     let error = backend.inspect("k").await.unwrap_err();
     assert!(!error.may_pass() && error.to_string().contains("`app/k`"), "{error}");
 }
