@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use ekbatan_core::config::{DataSourceConfig, TlsMode};
+use ekbatan_core::config::{DataSourceConfig, TlsMode, decoded};
 use ekbatan_lock::{BackendError, LockError};
 
 /// The port of masters, where none is written.
@@ -46,14 +46,17 @@ impl Table {
 impl Address {
     /// Reads `hbase://[user@]host[:port][,host[:port]]..[/table][?cluster=ID&via=SERVER=ADDRESS]`.
     pub(crate) fn of(server: &DataSourceConfig) -> Result<Self, LockError> {
-        let shown = server.shown_url();
-        let wrong = |why: &str| {
+        let unusable = |address: &str, why: &str| {
             let message = format!(
-                "the address `{shown}` of the locks {why}; write hbase://HOST:{PORT}/TABLE with \
-                 the masters of the cluster, several as hbase://HOST:{PORT},HOST:{PORT}/TABLE"
+                "{address} of the locks {why}; write hbase://HOST:{PORT}/TABLE with the masters of \
+                 the cluster, several as hbase://HOST:{PORT},HOST:{PORT}/TABLE"
             );
             LockError::Start { source: BackendError::new(message) }
         };
+        // The value of a parameter may be a secret.
+        let shown = server.shown_url();
+        let shown = shown.split('?').next().unwrap_or_default();
+        let wrong = |why: &str| unusable(&format!("the address `{shown}`"), why);
         let (scheme, rest) = server.url.split_once("://").ok_or_else(|| wrong("has no scheme"))?;
         if !scheme.eq_ignore_ascii_case("hbase") {
             return Err(wrong("is none of HBase"));
@@ -72,17 +75,23 @@ impl Address {
             ));
         }
         not_encrypted(server)?;
-        let user = server.username.as_deref().unwrap_or(user);
+        let user = server.username.clone().unwrap_or_else(|| decoded(user));
+        if path.contains('@') {
+            return Err(wrong("has a `/` in its user; write %2F in place of it"));
+        }
         let mut servers = Vec::new();
         for host in hosts.split(',') {
-            servers.push(with_port(host.trim()).ok_or_else(|| wrong("lacks a host"))?);
+            // What stands in the place of a port may be a password without a host.
+            let no_host =
+                || unusable("the address", "lacks a host, or has a port that is no number");
+            servers.push(with_port(host.trim()).ok_or_else(no_host)?);
         }
         let mut address = Self {
             servers,
             table: table(path.trim_end_matches('/'))?,
             cluster: None,
             via: HashMap::new(),
-            user: if user.is_empty() { USER.to_owned() } else { user.to_owned() },
+            user: if user.is_empty() { USER.to_owned() } else { user },
         };
         for parameter in parameters.split('&').filter(|it| !it.is_empty()) {
             match parameter.split_once('=') {
@@ -94,9 +103,14 @@ impl Address {
                         .ok_or_else(|| wrong("has a `via` that is not SERVER:PORT=ADDRESS:PORT"))?;
                     address.via.insert(of, at);
                 }
-                _ => {
+                named => {
+                    let what = match named {
+                        Some((name, _)) => format!("the parameter `{name}`"),
+                        // It may be a part of the value before.
+                        None => "a parameter without a value".to_owned(),
+                    };
                     return Err(wrong(&format!(
-                        "has the parameter `{parameter}`, and HBase knows `cluster=ID` and \
+                        "has {what}, and HBase knows `cluster=ID` and \
                          `via=SERVER:PORT=ADDRESS:PORT`"
                     )));
                 }
@@ -208,6 +222,9 @@ mod tests {
     fn the_user_of_the_configuration_comes_before_that_of_the_address() {
         assert_eq!(read("hbase://a").unwrap().user(), "ekbatan");
         assert_eq!(read("hbase://me@a").unwrap().user(), "me");
+        assert_eq!(read("hbase://a%40b%2Fc@a").unwrap().user(), "a@b/c");
+        let literally = DataSourceConfig::new("hbase://a").username("a%40b");
+        assert_eq!(Address::of(&literally).unwrap().user(), "a%40b");
         let named = DataSourceConfig::new("hbase://me@a").username("you");
         assert_eq!(Address::of(&named).unwrap().user(), "you");
     }
@@ -223,6 +240,25 @@ mod tests {
             ["hbase://a?via=h", "hbase://a?via=h:x=i", "hbase://a?cluster=", "hbase://a?x=1"]
         {
             assert!(read(wrong).unwrap_err().contains("hbase://HOST:16000/TABLE"));
+        }
+    }
+
+    #[test]
+    fn no_value_of_a_parameter_is_shown() {
+        for (url, name) in [
+            ("hbase://a?apikey=hidden", "the parameter `apikey`"),
+            ("hbase://a/t?cluster=hidden&x=hidden", "the parameter `x`"),
+            ("hbase://a?via=hidden", "a `via` that is not"),
+            ("hbase://a?via=b=hidden:x", "a `via` that is not"),
+            ("hbase://a?cluster=hid&den", "a parameter without a value"),
+            ("hbase://a,?cluster=hidden", "lacks a host"),
+            ("hbase://a:hidden", "a port that is no number"),
+            ("redis://a?cluster=hidden", "is none of HBase"),
+            ("hbase://a:1/hid@b?x=hidden", "write %2F"),
+        ] {
+            let error = read(url).unwrap_err();
+            assert!(error.contains(name) && error.contains("write hbase://HOST"), "{error}");
+            assert!(!error.contains("hid") && !error.contains("den"), "{url}: {error}");
         }
     }
 

@@ -35,9 +35,9 @@ pub(crate) fn check_version(version: &str) -> Result<(), LockError> {
 pub(crate) fn check_identity(expected: Option<&str>, actual: &str) -> Result<(), LockError> {
     match expected {
         Some(expected) if expected != actual => Err(refused(&format!(
-            "the address names the cluster `{expected}`, and this is `{actual}`: processes of \
-             different zones would hold a key of all zones at the same time; name the servers of \
-             the one cluster that all zones share"
+            "this cluster is `{actual}`, and the parameter `cluster` of the address names another \
+             one: processes of different zones would hold a key of all zones at the same time; \
+             name the servers and the id of the one cluster that all zones share"
         ))),
         _ => Ok(()),
     }
@@ -162,7 +162,8 @@ mod tests {
     fn another_cluster_than_the_one_that_all_zones_share_is_refused() {
         assert!(check_identity(None, "a").is_ok());
         assert!(check_identity(Some("a"), "a").is_ok());
-        let error = check_identity(Some("a"), "b").unwrap_err().to_string();
-        assert!(error.contains("`a`") && error.contains("`b`"), "{error}");
+        let error = check_identity(Some("hidden"), "b").unwrap_err().to_string();
+        assert!(error.contains("`b`") && error.contains("the parameter `cluster`"), "{error}");
+        assert!(!error.contains("hidden"), "no value of a parameter is shown: {error}");
     }
 }

@@ -72,9 +72,11 @@ async fn a_missing_table_is_made_by_the_first_of_several_processes() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn another_cluster_and_another_format_are_rejected() {
     let server = HBaseServer::shared().await.unwrap();
-    let error = refused(&format!("{}/?cluster=another", server.url())).await;
+    let error = refused(&format!("{}/?cluster=a-secret", server.url())).await;
     let cluster = server.cluster().await.unwrap();
-    assert!(error.contains("`another`") && error.contains(&cluster), "{error}");
+    assert!(error.contains("the parameter `cluster`") && error.contains(&cluster), "{error}");
+    let error = refused(&format!("{}/?user=a-secret", server.url())).await;
+    assert!(error.contains("the parameter `user`"), "{error}");
 
     let table = name();
     let url = format!("{}/{table}", server.url());
