@@ -42,14 +42,17 @@ pub(crate) struct Login {
 impl Address {
     /// Reads `etcd://[user:password@]host[:port][,host[:port]]..`, or `etcds://..` for encryption.
     pub(crate) fn of(server: &DataSourceConfig) -> Result<Self, LockError> {
-        let shown = server.shown_url();
-        let wrong = |why: &str| {
+        let unusable = |address: &str, why: &str| {
             let message = format!(
-                "the address `{shown}` of the locks {why}; write etcd://HOST:2379, several \
-                 members as etcd://HOST:2379,HOST:2379, and etcds:// for encryption"
+                "{address} of the locks {why}; write etcd://HOST:2379, several members as \
+                 etcd://HOST:2379,HOST:2379, and etcds:// for encryption"
             );
             LockError::Start { source: BackendError::new(message) }
         };
+        // The value of a parameter may be a secret.
+        let shown = server.shown_url();
+        let shown = shown.split('?').next().unwrap_or_default();
+        let wrong = |why: &str| unusable(&format!("the address `{shown}`"), why);
         let (scheme, rest) = server.url.split_once("://").ok_or_else(|| wrong("has no scheme"))?;
         let by_scheme = match scheme.to_ascii_lowercase().as_str() {
             "etcd" => None,
@@ -68,7 +71,10 @@ impl Address {
         let tls = if encrypted { Some(tls(server.tls_root_cert.as_deref())?) } else { None };
         let mut members = Vec::new();
         for host in hosts.split(',') {
-            let name = with_port(host.trim()).ok_or_else(|| wrong("lacks a host"))?;
+            // What stands in the place of a port may be a password without a host.
+            let no_host =
+                || unusable("the address", "lacks a host, or has a port that is no number");
+            let name = with_port(host.trim()).ok_or_else(no_host)?;
             let uri = format!("{}://{name}", if encrypted { "https" } else { "http" });
             let endpoint = Endpoint::from_shared(uri).map_err(|error| wrong(&not_a(&error)))?;
             let endpoint = endpoint
@@ -86,7 +92,7 @@ impl Address {
         }
         let mut members = members.into_iter();
         let first = members.next().ok_or_else(|| wrong("lacks a host"))?;
-        Ok(Self { first, others: members.collect(), login: self::login(login, server) })
+        Ok(Self { first, others: members.collect(), login: self::login(login, server)? })
     }
 }
 
@@ -99,12 +105,15 @@ fn with_port(host: &str) -> Option<String> {
         return None;
     }
     // The colons of an IPv6 address are within brackets.
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-    Some(if has_port { host.to_owned() } else { format!("{host}:{PORT}") })
+    match host.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
+        // The client would take the usual port of HTTP in place of one that is none.
+        Some((_, port)) => port.parse::<u16>().ok().map(|_| host.to_owned()),
+        None => Some(format!("{host}:{PORT}")),
+    }
 }
 
 /// The login of the configuration, or that of the address.
-fn login(in_address: Option<&str>, server: &DataSourceConfig) -> Option<Login> {
+fn login(in_address: Option<&str>, server: &DataSourceConfig) -> Result<Option<Login>, LockError> {
     let (user, password) = match in_address {
         Some(login) => login.split_once(':').unwrap_or((login, "")),
         None => ("", ""),
@@ -114,7 +123,13 @@ fn login(in_address: Option<&str>, server: &DataSourceConfig) -> Option<Login> {
         Some(password) => password.expose_secret().to_owned(),
         None => decoded(password),
     };
-    (!user.is_empty()).then_some(Login { user, password })
+    if user.is_empty() && !password.is_empty() {
+        let message = "the login of the locks in etcd has a password and no user; write \
+                       etcd://USER:PASSWORD@HOST:2379, or give `username` beside `password`, or \
+                       remove the password if the cluster wants no login";
+        return Err(LockError::Start { source: BackendError::new(message) });
+    }
+    Ok((!user.is_empty()).then_some(Login { user, password }))
 }
 
 /// Whether to encrypt. The certificate is always checked in full.
@@ -184,6 +199,30 @@ mod tests {
             assert!(error.contains("write etcd://HOST:2379"), "{error}");
             assert!(!error.contains("pw"), "{error}");
         }
+    }
+
+    #[test]
+    fn a_port_is_a_number_and_no_value_of_a_parameter_is_shown() {
+        for url in ["etcd://a:", "etcd://a:hidden", "etcd://b,a:65536", "etcd://[::1]:-1"] {
+            let error = read(&DataSourceConfig::new(url)).err().expect(url);
+            assert!(error.contains("a port that is no number"), "{url}: {error}");
+            assert!(!error.contains("hidden"), "{error}");
+        }
+        let error = read(&DataSourceConfig::new("etcd://a?apikey=hidden")).err().unwrap();
+        assert!(error.contains("parameters") && !error.contains("hidden"), "{error}");
+    }
+
+    #[test]
+    fn a_password_without_a_user_is_refused() {
+        let with_password = DataSourceConfig::new("etcd://a").password("hidden");
+        for config in [DataSourceConfig::new("etcd://:hidden@a"), with_password] {
+            let error = read(&config).err().unwrap();
+            assert!(error.contains("write etcd://USER:PASSWORD@HOST:2379"), "{error}");
+            assert!(!error.contains("hidden"), "{error}");
+        }
+        let with_user = DataSourceConfig::new("etcd://:p@a").username("u");
+        assert_eq!(read(&with_user).unwrap().1.map(|login| login.user).as_deref(), Some("u"));
+        assert!(read(&DataSourceConfig::new("etcd://:@a")).unwrap().1.is_none());
     }
 
     #[test]

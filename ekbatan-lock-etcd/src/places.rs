@@ -93,7 +93,14 @@ impl Places {
     pub(crate) fn entered(&self, owner: Uuid, entered: Entered) {
         let mut state = self.shared.state();
         let Some(told) = state.waiting.get(&owner) else { return };
-        told.standing.send_replace(Standing::Waits(entered));
+        told.standing.send_modify(|standing| {
+            let before = match *standing {
+                Standing::Waits(before) if before.lease == entered.lease => before.until,
+                _ => entered.until,
+            };
+            // The answer to a later sign of life may have arrived before.
+            *standing = Standing::Waits(Entered { until: before.max(entered.until), ..entered });
+        });
         if state.keeper.is_some() {
             return;
         }
@@ -197,7 +204,7 @@ impl Shared {
             told.standing.send_if_modified(|standing| {
                 let Standing::Waits(entered) = standing else { return false };
                 match ends.get(&entered.lease) {
-                    Some(Some(until)) => entered.until = *until,
+                    Some(Some(until)) => entered.until = entered.until.max(*until),
                     Some(None) => *standing = Standing::Ended,
                     None => return false,
                 }
@@ -223,17 +230,21 @@ mod tests {
         let server = DataSourceConfig::new("etcd://127.0.0.1:1");
         let client = Arc::new(Client::new(Address::of(&server).unwrap()));
         let places = Places::new(Arc::new(Leases::new(client)));
-        let enter = |lease| {
-            let owner = Uuid::new_v4();
-            let waiting = places.wait(owner);
-            places.entered(owner, Entered { created: 1, lease, until: Instant::now() + SIGN });
-            waiting
+        let soon = Instant::now() + SIGN;
+        let enter = |owner, lease| {
+            places.entered(owner, Entered { created: 1, lease, until: soon });
         };
-        let (mut left, mut kept) = (enter(1), enter(2));
-        // As if the server had answered a sign of life.
+        let owners = [1, 2, 3].map(|_| Uuid::new_v4());
+        let [mut left, mut kept, mut again] = owners.map(|owner| places.wait(owner));
+        (1..).zip(owners).for_each(|(lease, owner)| enter(owner, lease));
+        // As if the server had answered a sign of life, and then an earlier one.
         let later = Instant::now() + Duration::from_secs(86_400);
-        places.shared.note(&HashMap::from([(2, Some(later))]));
+        places.shared.note(&HashMap::from([(2, Some(later)), (3, Some(later))]));
+        places.shared.note(&HashMap::from([(2, Some(soon))]));
+        // The answer to an earlier request for the place.
+        enter(owners[2], 3);
         timeout(PLACE * 2, left.ended()).await.expect("its time is over");
         assert!(kept.ended().now_or_never().is_none());
+        assert!(again.ended().now_or_never().is_none());
     }
 }

@@ -42,6 +42,10 @@ async fn the_error_for_a_missing_server_names_it_and_hides_the_password() {
     assert!(reason.contains(&format!("127.0.0.1:{port}")), "{reason}");
     let reason = refused("etcd://app:secret@host/path").await;
     assert!(reason.contains("has a path"), "{reason}");
+    let reason = refused("etcd://host?key=secret").await;
+    assert!(reason.contains("has a path or parameters"), "{reason}");
+    let reason = refused(&format!("etcd://:secret@127.0.0.1:{port}")).await;
+    assert!(reason.contains("a password and no user; write etcd://USER:PASSWORD@"), "{reason}");
 }
 
 #[tokio::test]
