@@ -2,6 +2,7 @@
 //! stands beside them.
 
 pub(crate) mod cleaning;
+pub(crate) mod current_client;
 pub(crate) mod key_hints;
 pub(crate) mod key_poller;
 #[cfg(feature = "mysql")]

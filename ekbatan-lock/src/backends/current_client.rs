@@ -1,0 +1,345 @@
+//! The client over which a backend sends its requests to a server, and the one that replaces it when
+//! the server falls silent.
+//!
+//! Invariants: every client is opened and closed in the runtime in which the first one was opened. A
+//! client runs tasks in the runtime that opens it, and they end with that runtime, which may be a
+//! caller's and short. A client over which a later request was answered is not replaced. A client that
+//! is closed stays closed.
+
+use std::fmt;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use async_trait::async_trait;
+use tokio::runtime::Handle;
+use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::time::{Instant, timeout};
+
+use crate::BackendError;
+
+/// How a backend opens and closes the clients of its server, for a [`CurrentClient`].
+#[async_trait]
+pub trait Clients: Send + Sync + 'static {
+    /// A handle of a client. A clone is the same client.
+    type Client: Clone + Send + Sync + 'static;
+
+    /// The name of the server, for messages.
+    const SERVER: &'static str;
+
+    /// Maximum time for the server to answer a request.
+    const ANSWER: Duration;
+
+    /// Opens a client.
+    async fn open(&self) -> Result<Self::Client, BackendError>;
+
+    /// Closes the connections of a client, and ends its tasks.
+    async fn close(client: Self::Client);
+}
+
+/// The client that requests use at present. A client that is dropped is closed.
+pub struct CurrentClient<C: Clients> {
+    shared: Arc<Shared<C>>,
+}
+
+struct Shared<C: Clients> {
+    clients: C,
+    runtime: Handle,
+    current: Mutex<Current<C::Client>>,
+    /// One permit for each connection of a client. Closed with the client.
+    permits: Semaphore,
+}
+
+struct Current<T> {
+    client: T,
+    generation: u64,
+    /// Whether another client is about to replace it.
+    replacing: bool,
+    /// When a request was last answered.
+    answered: Instant,
+}
+
+/// The client of one request, and the permit to use one of its connections.
+pub struct RequestClient<'c, T> {
+    client: T,
+    generation: u64,
+    began: Instant,
+    _permit: SemaphorePermit<'c>,
+}
+
+impl<T: Clone> RequestClient<'_, T> {
+    /// The client.
+    pub fn client(&self) -> T {
+        self.client.clone()
+    }
+}
+
+impl<C: Clients> CurrentClient<C> {
+    /// Opens the first client. At most so many requests at once use it.
+    ///
+    /// # Errors
+    ///
+    /// The error of [`Clients::open`].
+    pub async fn open(clients: C, connections: usize) -> Result<Self, BackendError> {
+        let client = clients.open().await?;
+        let answered = Instant::now();
+        let current = Current { client, generation: 0, replacing: false, answered };
+        let permits = Semaphore::new(connections.clamp(1, Semaphore::MAX_PERMITS));
+        let (runtime, current) = (Handle::current(), Mutex::new(current));
+        Ok(Self { shared: Arc::new(Shared { clients, runtime, current, permits }) })
+    }
+
+    /// The runtime of the clients.
+    pub fn runtime(&self) -> &Handle {
+        &self.shared.runtime
+    }
+
+    /// The client, for what needs no permit.
+    pub fn client(&self) -> C::Client {
+        self.shared.current().client.clone()
+    }
+
+    /// The client for one request, when a connection is free.
+    ///
+    /// # Errors
+    ///
+    /// The request was not sent: no connection was free in time, or the client is closed.
+    pub async fn for_request(&self) -> Result<RequestClient<'_, C::Client>, BackendError> {
+        let server = C::SERVER;
+        match timeout(C::ANSWER, self.shared.permits.acquire()).await {
+            Ok(Ok(permit)) => {
+                let current = self.shared.current();
+                let (client, generation) = (current.client.clone(), current.generation);
+                Ok(RequestClient { client, generation, began: Instant::now(), _permit: permit })
+            }
+            Ok(Err(_)) => {
+                Err(BackendError::unavailable(format!("{server}: the locks were closed")))
+            }
+            Err(_) => Err(BackendError::unavailable(format!(
+                "{server}: no connection was free within {:?}; maximum-pool-size may be too small",
+                C::ANSWER
+            ))),
+        }
+    }
+
+    /// Notes that the server has answered a request.
+    pub fn answered(&self) {
+        self.shared.current().answered = Instant::now();
+    }
+
+    /// Notes that the server has not answered a request in time. Replaces the client of the request,
+    /// unless it was replaced already, or another request was answered since this one began.
+    pub fn unanswered(&self, request: &RequestClient<'_, C::Client>) {
+        let mut current = self.shared.current();
+        let is_used = current.generation == request.generation && !self.shared.permits.is_closed();
+        if !is_used || current.answered > request.began || current.replacing {
+            return;
+        }
+        current.replacing = true;
+        // A runtime that has ended drops the task at once, which locks the client.
+        drop(current);
+        let replacing = Replacing(self.shared.clone());
+        self.shared.runtime.spawn(async move { replacing.replace().await });
+    }
+
+    /// Closes the client. Later requests fail. A server that is silent is not waited for: a task closes
+    /// the rest.
+    pub async fn close(&self) {
+        let client = {
+            let current = self.shared.current();
+            self.shared.permits.close();
+            current.client.clone()
+        };
+        let closing = self.shared.runtime.spawn(async move { C::close(client).await });
+        if timeout(C::ANSWER, closing).await.is_err() {
+            tracing::debug!(server = C::SERVER, "closing the client takes longer");
+        }
+    }
+}
+
+impl<C: Clients> Shared<C> {
+    fn current(&self) -> MutexGuard<'_, Current<C::Client>> {
+        self.current.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<C: Clients> Drop for Shared<C> {
+    fn drop(&mut self) {
+        if self.permits.is_closed() {
+            return;
+        }
+        let client = self.current().client.clone();
+        self.runtime.spawn(async move { C::close(client).await });
+    }
+}
+
+/// Says that a client is about to be replaced, until it is or cannot be.
+struct Replacing<C: Clients>(Arc<Shared<C>>);
+
+impl<C: Clients> Replacing<C> {
+    async fn replace(self) {
+        let shared = &self.0;
+        let opened = shared.clients.open().await;
+        let unused = opened.map(|client| {
+            let mut current = shared.current();
+            if shared.permits.is_closed() {
+                return client;
+            }
+            current.generation += 1;
+            std::mem::replace(&mut current.client, client)
+        });
+        // The next one may be replaced while this one is closed.
+        drop(self);
+        match unused {
+            Ok(unused) => C::close(unused).await,
+            Err(error) => tracing::debug!(%error, "a client of locks was not replaced"),
+        }
+    }
+}
+
+impl<C: Clients> Drop for Replacing<C> {
+    fn drop(&mut self) {
+        self.0.current().replacing = false;
+    }
+}
+
+impl<C: Clients> fmt::Debug for CurrentClient<C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CurrentClient").field("server", &C::SERVER).finish_non_exhaustive()
+    }
+}
+
+impl<T> fmt::Debug for RequestClient<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RequestClient").field("began", &self.began).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::runtime::Id;
+    use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
+
+    use super::*;
+
+    /// What becomes of a client.
+    #[derive(Debug, PartialEq)]
+    enum Event {
+        Opened(Id),
+        Closed(Id),
+    }
+
+    struct Counted(UnboundedSender<Event>);
+
+    #[async_trait]
+    impl Clients for Counted {
+        type Client = UnboundedSender<Event>;
+        const SERVER: &'static str = "A server";
+        const ANSWER: Duration = Duration::from_secs(5);
+
+        async fn open(&self) -> Result<Self::Client, BackendError> {
+            drop(self.0.send(Event::Opened(Handle::current().id())));
+            Ok(self.0.clone())
+        }
+
+        async fn close(client: Self::Client) {
+            drop(client.send(Event::Closed(Handle::current().id())));
+        }
+    }
+
+    async fn opened() -> (Arc<CurrentClient<Counted>>, UnboundedReceiver<Event>) {
+        let (events, mut heard) = unbounded_channel();
+        let client = CurrentClient::open(Counted(events), 2).await.unwrap();
+        let here = Handle::current().id();
+        assert_eq!(heard.recv().await, Some(Event::Opened(here)));
+        (Arc::new(client), heard)
+    }
+
+    /// Runs a future on a runtime that ends with it.
+    async fn elsewhere(work: impl Future<Output = ()> + Send + 'static) {
+        let thread = std::thread::spawn(|| {
+            let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+            runtime.unwrap().block_on(work);
+        });
+        tokio::task::spawn_blocking(|| thread.join().unwrap()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn clients_live_in_the_runtime_of_the_first_one() {
+        let (client, mut heard) = opened().await;
+        let here = Handle::current().id();
+        let of_caller = client.clone();
+        elsewhere(async move {
+            let request = of_caller.for_request().await.unwrap();
+            of_caller.unanswered(&request);
+        })
+        .await;
+        assert_eq!(heard.recv().await, Some(Event::Opened(here)));
+        assert_eq!(heard.recv().await, Some(Event::Closed(here)));
+        let of_caller = client.clone();
+        elsewhere(async move { of_caller.close().await }).await;
+        assert_eq!(heard.recv().await, Some(Event::Closed(here)));
+        assert!(client.for_request().await.is_err());
+        drop(client);
+        assert_eq!(heard.recv().await, None, "a client is closed once");
+    }
+
+    #[tokio::test]
+    async fn a_client_that_is_dropped_elsewhere_is_closed_in_its_own_runtime() {
+        let (client, mut heard) = opened().await;
+        std::thread::spawn(|| drop(client)).join().unwrap();
+        assert_eq!(heard.recv().await, Some(Event::Closed(Handle::current().id())));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_is_replaced_once_and_only_if_nothing_was_answered() {
+        let (client, mut heard) = opened().await;
+        let [one, other] =
+            [client.for_request().await.unwrap(), client.for_request().await.unwrap()];
+        tokio::time::advance(Duration::from_secs(1)).await;
+        client.answered();
+        client.unanswered(&one);
+        tokio::task::yield_now().await;
+        assert!(heard.try_recv().is_err(), "the server answers another request");
+        drop((one, other));
+        let [one, other] =
+            [client.for_request().await.unwrap(), client.for_request().await.unwrap()];
+        client.unanswered(&one);
+        client.unanswered(&other);
+        assert!(matches!(heard.recv().await, Some(Event::Opened(_))));
+        assert!(matches!(heard.recv().await, Some(Event::Closed(_))));
+        client.unanswered(&other);
+        tokio::task::yield_now().await;
+        assert!(heard.try_recv().is_err(), "it was replaced already");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_request_that_gets_no_connection_was_not_sent() {
+        let (client, _heard) = opened().await;
+        let _all = [client.for_request().await.unwrap(), client.for_request().await.unwrap()];
+        let error = client.for_request().await.unwrap_err();
+        assert_eq!(error.kind(), crate::FailureKind::Unavailable);
+        assert!(error.to_string().contains("maximum-pool-size"), "{error}");
+    }
+
+    struct Silent;
+
+    #[async_trait]
+    impl Clients for Silent {
+        type Client = ();
+        const SERVER: &'static str = "A silent server";
+        const ANSWER: Duration = Duration::from_secs(5);
+
+        async fn open(&self) -> Result<(), BackendError> {
+            Ok(())
+        }
+
+        async fn close((): ()) {
+            std::future::pending().await
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn closing_does_not_wait_for_a_silent_server() {
+        CurrentClient::open(Silent, 1).await.unwrap().close().await;
+    }
+}
