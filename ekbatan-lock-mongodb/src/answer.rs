@@ -7,13 +7,15 @@ use ekbatan_lock::{BackendError, FailureKind};
 use mongodb::bson::Document;
 use mongodb::error::{CommandError, Error, ErrorKind, WriteFailure};
 
-/// The member is no primary, starts or stops, or the document was just changed: the request had no
+/// The member is no primary or is overloaded, or the document was just changed: the request had no
 /// effect.
-const NO_EFFECT: [i32; 9] = [91, 112, 189, 10058, 10107, 11600, 11602, 13435, 13436];
+const NO_EFFECT: [i32; 6] = [112, 462, 10058, 10107, 13435, 13436];
 
-/// The server did not wait for the effect to the end, or does not know it. `1` is any failure
+/// The server did not carry the request out to the end, did not wait for the effect, or does not know
+/// it. `91`, `189`, `11600` and `11602` are those of a member that stops or is no primary any more: it
+/// interrupts what it has begun, which may be written already. `11601` is `killOp`. `1` is any failure
 /// within the server, and with FerretDB also one of the PostgreSQL below it.
-const IN_DOUBT: [i32; 8] = [1, 6, 7, 50, 64, 89, 262, 9001];
+const IN_DOUBT: [i32; 13] = [1, 6, 7, 50, 64, 89, 91, 189, 262, 9001, 11600, 11601, 11602];
 
 /// A document of that key was made at the same moment.
 const DUPLICATE: i32 = 11000;
@@ -36,11 +38,12 @@ fn kind(error: &Error) -> FailureKind {
         ErrorKind::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
             FailureKind::Unavailable
         }
-        // The pool is cleared, or another request replaced the client, while this one is in flight.
+        // The client was closed or replaced before the request was sent.
+        ErrorKind::Shutdown => FailureKind::Unavailable,
+        // The pool may be cleared while the request is in flight.
         ErrorKind::Io(_)
         | ErrorKind::InvalidResponse { .. }
-        | ErrorKind::ConnectionPoolCleared { .. }
-        | ErrorKind::Shutdown => FailureKind::InDoubt,
+        | ErrorKind::ConnectionPoolCleared { .. } => FailureKind::InDoubt,
         ErrorKind::Write(WriteFailure::WriteConcernError(_)) => FailureKind::InDoubt,
         // It met others again and again.
         ErrorKind::Command(_) if is_collision(error) => FailureKind::Unavailable,
@@ -66,6 +69,11 @@ fn of_code(code: i32) -> FailureKind {
         code if IN_DOUBT.contains(&code) => FailureKind::InDoubt,
         _ => FailureKind::Refused,
     }
+}
+
+/// Whether a server has answered, if only by an error.
+pub(crate) fn is_answer(error: &Error) -> bool {
+    matches!(&*error.kind, ErrorKind::Command(_) | ErrorKind::Write(_))
 }
 
 /// Whether another request made the document at the same moment, so that this one had no effect.
@@ -137,6 +145,40 @@ mod tests {
         assert_eq!(written(&refused).unwrap_err().kind(), FailureKind::Refused);
         let not_primary = doc! { "writeErrors": [{ "code": 10107, "errmsg": "not primary" }] };
         assert_eq!(written(&not_primary).unwrap_err().kind(), FailureKind::Unavailable);
+    }
+
+    /// The error for which the server answers with this code.
+    fn command(code: i32) -> Error {
+        let answer = doc! { "code": code, "codeName": "Name", "errmsg": "a test" };
+        let error: CommandError = mongodb::bson::deserialize_from_document(answer).unwrap();
+        ErrorKind::Command(error).into()
+    }
+
+    #[test]
+    fn a_request_that_the_server_interrupted_is_in_doubt() {
+        let kinds = |codes: &[i32]| -> Vec<FailureKind> {
+            codes.iter().map(|code| kind(&command(*code))).collect()
+        };
+        let interrupted = [91, 189, 11600, 11601, 11602];
+        assert_eq!(kinds(&interrupted), [FailureKind::InDoubt; 5]);
+        let not_begun = [112, 462, 10107, 13435, 13436, 11000];
+        assert_eq!(kinds(&not_begun), [FailureKind::Unavailable; 6]);
+        assert_eq!(kinds(&[2, 13]), [FailureKind::Refused; 2]);
+        for code in interrupted {
+            let answer = doc! { "writeErrors": [{ "code": code, "errmsg": "interrupted" }] };
+            assert_eq!(written(&answer).unwrap_err().kind(), FailureKind::InDoubt, "{code}");
+        }
+    }
+
+    #[test]
+    fn a_broken_connection_leaves_a_request_in_doubt() {
+        let io = |kind: io::ErrorKind| Error::from(io::Error::from(kind));
+        assert_eq!(kind(&io(io::ErrorKind::ConnectionReset)), FailureKind::InDoubt);
+        assert_eq!(kind(&io(io::ErrorKind::UnexpectedEof)), FailureKind::InDoubt);
+        assert_eq!(kind(&io(io::ErrorKind::ConnectionRefused)), FailureKind::Unavailable);
+        let closed = Error::from(ErrorKind::Shutdown);
+        assert_eq!(kind(&closed), FailureKind::Unavailable);
+        assert!(!is_answer(&closed) && is_answer(&command(13)));
     }
 
     #[test]

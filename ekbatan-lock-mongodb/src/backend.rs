@@ -55,7 +55,9 @@ impl MongoDbBackend {
     pub async fn open(server: &DataSourceConfig, namespace: &str) -> Result<Self, LockError> {
         let Address { options, database } = Address::of(server).await?;
         let collection = safety::collection(namespace)?;
-        let documents = Arc::new(Documents::new(Commands::new(options, database, collection)?));
+        let commands = Commands::connect(options, database, collection).await;
+        let commands = commands.map_err(|source| LockError::Start { source })?;
+        let documents = Arc::new(Documents::new(commands));
         safety::check(&documents).await?;
         let waiting = Arc::new(Waiting::default());
         let keys = WaitedKeys { documents: documents.clone(), waiting: waiting.clone() };

@@ -2,20 +2,19 @@
 //!
 //! Invariants: a request is sent once, because only the caller knows whether it may be repeated.
 //! A request that gets no connection in time was not sent, and had no effect. If no answer comes in
-//! time, the request fails; if no other request got one either, the next one uses new connections. A
+//! time, the request fails; if no other request got one either, later ones use new connections. A
 //! client that is closed stays closed.
 
-use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use ekbatan_lock::{BackendError, LockError};
+use async_trait::async_trait;
+use ekbatan_lock::{BackendError, Clients, CurrentClient};
 use mongodb::bson::{Bson, Document};
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
-use tokio::sync::Semaphore;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 
-use crate::answer::{failed, is_collision};
+use crate::answer::{failed, is_answer, is_collision};
 
 /// Maximum time for the server to answer.
 pub(crate) const ANSWER: Duration = Duration::from_secs(5);
@@ -30,43 +29,43 @@ const COLLISIONS: [Duration; 5] = {
 };
 
 pub(crate) struct Commands {
-    options: ClientOptions,
+    client: CurrentClient<Deployment>,
     database: String,
     collection: String,
-    current: Mutex<Current>,
-    /// One permit for each connection of the pool. Closed with the client.
-    permits: Semaphore,
 }
 
-struct Current {
-    client: Client,
-    generation: u64,
-    /// When a request was last answered.
-    answered: Instant,
+/// How clients of the deployment are opened.
+struct Deployment(ClientOptions);
+
+#[async_trait]
+impl Clients for Deployment {
+    type Client = Client;
+    const SERVER: &'static str = "MongoDB";
+    const ANSWER: Duration = ANSWER;
+
+    async fn open(&self) -> Result<Client, BackendError> {
+        Client::with_options(self.0.clone()).map_err(failed)
+    }
+
+    async fn close(client: Client) {
+        client.shutdown().immediate(true).await;
+    }
 }
 
 impl Commands {
-    pub(crate) fn new(
+    pub(crate) async fn connect(
         options: ClientOptions,
         database: String,
         collection: String,
-    ) -> Result<Self, LockError> {
-        let client = Client::with_options(options.clone());
-        let client = client.map_err(|error| LockError::Start { source: failed(error) })?;
-        let answered = Instant::now();
-        let current = Mutex::new(Current { client, generation: 0, answered });
-        let pool = options.max_pool_size.map_or(POOL, |size| size as usize);
-        let permits = Semaphore::new(pool.clamp(1, Semaphore::MAX_PERMITS));
-        Ok(Self { options, database, collection, current, permits })
+    ) -> Result<Self, BackendError> {
+        let connections = options.max_pool_size.map_or(POOL, |size| size as usize);
+        let client = CurrentClient::open(Deployment(options), connections).await?;
+        Ok(Self { client, database, collection })
     }
 
     /// The name of the collection, for commands.
     pub(crate) fn collection(&self) -> &str {
         &self.collection
-    }
-
-    fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Sends a command about the database of the locks.
@@ -115,59 +114,23 @@ impl Commands {
         &self,
         send: impl AsyncFnOnce(Client) -> mongodb::error::Result<T>,
     ) -> Result<T, BackendError> {
-        let _permit = match timeout(ANSWER, self.permits.acquire()).await {
-            Ok(Ok(permit)) => permit,
-            Ok(Err(_)) => return Err(BackendError::unavailable("MongoDB: the locks were closed")),
-            Err(_) => {
-                return Err(BackendError::unavailable(format!(
-                    "MongoDB: no connection was free within {ANSWER:?}; maximum-pool-size may be \
-                     too small"
-                )));
+        let request = self.client.for_request().await?;
+        match timeout(ANSWER, send(request.client())).await {
+            Ok(answer) => {
+                if answer.as_ref().map_or_else(is_answer, |_| true) {
+                    self.client.answered();
+                }
+                answer.map_err(failed)
             }
-        };
-        let (client, generation) = {
-            let current = self.current();
-            (current.client.clone(), current.generation)
-        };
-        let sent = Instant::now();
-        match timeout(ANSWER, send(client)).await {
-            Ok(Ok(answer)) => {
-                self.current().answered = Instant::now();
-                Ok(answer)
-            }
-            Ok(Err(error)) => Err(failed(error)),
             Err(_) => {
-                self.replace(generation, sent);
+                self.client.unanswered(&request);
                 Err(BackendError::in_doubt(format!("MongoDB did not answer within {ANSWER:?}")))
             }
         }
     }
 
-    /// Replaces a client over which no request was answered since this one was sent.
-    fn replace(&self, generation: u64, sent: Instant) {
-        let mut current = self.current();
-        let answers = current.answered > sent;
-        if current.generation != generation || answers || self.permits.is_closed() {
-            return;
-        }
-        match Client::with_options(self.options.clone()) {
-            Ok(client) => {
-                let old = std::mem::replace(&mut current.client, client);
-                current.generation += 1;
-                tokio::spawn(old.shutdown().immediate(true).into_future());
-            }
-            // The options were valid at the start.
-            Err(error) => tracing::warn!(%error, "the client of MongoDB could not be replaced"),
-        }
-    }
-
     /// Closes all connections. Later requests fail.
     pub(crate) async fn close(&self) {
-        let client = {
-            let current = self.current();
-            self.permits.close();
-            current.client.clone()
-        };
-        client.shutdown().immediate(true).await;
+        self.client.close().await;
     }
 }

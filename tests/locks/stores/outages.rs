@@ -1,11 +1,12 @@
 //! A server that goes down, loses its data or falls silent, and the lease of a holder that learns of
 //! it.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan::lock::{
-    Attempt, BackendError, FailureKind, GrantRequest, KeyedLockProvider, LockError, LockKey,
-    LossCause,
+    Attempt, BackendError, FailureKind, GrantRequest, KeyedLockProvider, LockBackend, LockError,
+    LockKey, LossCause,
 };
 use ekbatan::prelude::*;
 use support::until;
@@ -13,6 +14,7 @@ use uuid::Uuid;
 
 use crate::providers::{Kind, LONG};
 use crate::stores::{backend, provider, proxied, url};
+use crate::workers::on_its_own_runtime;
 
 on_providers! {
     |kind| kind;
@@ -21,6 +23,8 @@ on_providers! {
     a_silent_server_loses_a_lease_in_time,
     connections_stay_within_the_pool,
     a_request_that_waited_for_a_connection_is_not_in_doubt,
+    a_silence_that_a_short_runtime_met_harms_no_other_caller,
+    closing_does_not_wait_for_a_silent_server,
 }
 
 /// The shortest term that can be renewed in time.
@@ -118,4 +122,42 @@ async fn a_request_that_waited_for_a_connection_is_not_in_doubt(kind: Kind) {
     println!("{kind:?}: {granted} were granted, {unsent} were not sent");
     assert!(granted > 0);
     assert_eq!(granted + unsent, REQUESTS, "{answers:?}");
+}
+
+/// The request after which the client is replaced may come from a runtime that ends a moment later.
+async fn a_silence_that_a_short_runtime_met_harms_no_other_caller(kind: Kind) {
+    let (url, proxy) = proxied(kind).await;
+    let namespace = Uuid::new_v4().to_string();
+    let backend: Arc<dyn LockBackend> = Arc::from(backend(kind, &url, &namespace).await);
+    let request = || GrantRequest::new(Uuid::new_v4(), "a test", LONG);
+    // It opens connections, too.
+    let of_caller = backend.clone();
+    let granted =
+        on_its_own_runtime(async move { of_caller.try_grant("first", &request()).await }).await;
+    assert!(matches!(granted, Ok(Attempt::Granted(_))), "{granted:?}");
+    proxy.stall();
+    let of_caller = backend.clone();
+    let silent =
+        on_its_own_runtime(async move { of_caller.try_grant("second", &request()).await }).await;
+    assert!(silent.as_ref().is_err_and(BackendError::may_pass), "{silent:?}");
+    proxy.resume();
+    until("the server is reached again", async || {
+        backend.try_grant("third", &request()).await.is_ok()
+    })
+    .await;
+    for n in 0..10 {
+        let granted = backend.try_grant(&format!("k {n}"), &request()).await;
+        assert!(matches!(granted, Ok(Attempt::Granted(_))), "{granted:?}");
+    }
+}
+
+async fn closing_does_not_wait_for_a_silent_server(kind: Kind) {
+    let (url, proxy) = proxied(kind).await;
+    let backend = backend(kind, &url, &Uuid::new_v4().to_string()).await;
+    let request = || GrantRequest::new(Uuid::new_v4(), "a test", LONG);
+    assert!(backend.try_grant("k", &request()).await.is_ok());
+    proxy.stall();
+    tokio::time::timeout(LONG, backend.close()).await.expect("the backend is closed");
+    let error = backend.try_grant("k", &request()).await.unwrap_err();
+    assert!(error.may_pass(), "{error}");
 }
