@@ -5,13 +5,14 @@
 
 use std::time::Duration;
 
-use ekbatan_core::config::{DataSourceConfig, ExposeSecret, TlsMode};
+use ekbatan_core::config::{DataSourceConfig, TlsMode};
 use ekbatan_lock::{BackendError, LockError};
 use mongodb::options::{
-    Acknowledgment, ClientOptions, Credential, ReadPreference, SelectionCriteria, Tls, TlsOptions,
+    Acknowledgment, ClientOptions, ReadPreference, SelectionCriteria, Tls, TlsOptions,
 };
 
 use crate::client::ANSWER;
+use crate::login::Login;
 
 /// How long to look for a primary. Shorter than the time to answer, so that the error says what was
 /// missing.
@@ -36,7 +37,8 @@ impl Address {
                  mongodb://HOST:27017,HOST:27017/DATABASE?replicaSet=NAME",
             ));
         }
-        let mut options = ClientOptions::parse(&server.url).await.map_err(|error| {
+        let login = Login::of(server)?;
+        let mut options = ClientOptions::parse(login.address()).await.map_err(|error| {
             let message = format!(
                 "the address `{}` of the locks cannot be used ({error}); write \
                  mongodb://HOST:27017/DATABASE, several members as \
@@ -47,7 +49,7 @@ impl Address {
         })?;
         check(&options)?;
         options.tls = encryption(options.tls.take(), server)?;
-        login(&mut options, server);
+        login.apply_to(&mut options);
         let database = options.default_database.take().unwrap_or_else(|| DATABASE.to_owned());
         // Each command says by itself what has to be confirmed.
         options.write_concern = None;
@@ -108,25 +110,6 @@ fn check(options: &ClientOptions) -> Result<(), LockError> {
     Ok(())
 }
 
-/// The login of the configuration, or that of the address.
-fn login(options: &mut ClientOptions, server: &DataSourceConfig) {
-    if server.username.is_none() && server.password.is_none() {
-        return;
-    }
-    let mut credential = options.credential.take().unwrap_or_else(|| Credential::builder().build());
-    if let Some(username) = &server.username {
-        credential.username = Some(username.clone());
-    }
-    if let Some(password) = &server.password {
-        credential.password = Some(password.expose_secret().to_owned());
-    }
-    if credential.source.is_none() {
-        credential.source =
-            Some(options.default_database.clone().unwrap_or_else(|| "admin".to_owned()));
-    }
-    options.credential = Some(credential);
-}
-
 /// How to encrypt. A certificate is always checked in full.
 fn encryption(
     by_address: Option<Tls>,
@@ -183,19 +166,14 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn the_database_and_the_login_come_from_the_address_or_the_configuration() {
+    async fn the_database_and_the_login_are_those_of_the_address() {
         let address = read(&DataSourceConfig::new("mongodb://u:p@a:1,b/locks")).await.unwrap();
         assert_eq!((&*address.database, address.options.hosts.len()), ("locks", 2));
         let login = address.options.credential.unwrap();
         assert_eq!((login.username.as_deref(), login.password.as_deref()), (Some("u"), Some("p")));
-        let mut config = DataSourceConfig::new("mongodb://a");
-        config.username = Some("app".to_owned());
-        config.password = Some("secret".to_owned().into());
-        let address = read(&config).await.unwrap();
+        let address = read(&DataSourceConfig::new("mongodb://a")).await.unwrap();
         assert_eq!(address.database, DATABASE);
-        let login = address.options.credential.unwrap();
-        assert_eq!(login.password.as_deref(), Some("secret"));
-        assert_eq!(login.source.as_deref(), Some("admin"));
+        assert!(address.options.credential.is_none());
     }
 
     #[tokio::test]

@@ -64,6 +64,7 @@ mod answer;
 mod backend;
 mod client;
 mod documents;
+mod login;
 mod pipeline;
 mod safety;
 mod server;
