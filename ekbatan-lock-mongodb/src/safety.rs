@@ -7,10 +7,12 @@ use std::time::Duration;
 
 use ekbatan_lock::{BackendError, FailureKind, Grant, GrantRequest, LockError};
 use mongodb::bson::{Document, doc};
+use tokio::time::Instant;
 use uuid::Uuid;
 
 use crate::answer::{number, written};
 use crate::documents::Documents;
+use crate::pipeline::{CONFIRM, PLACE};
 
 /// The version of the protocol since MongoDB 4.2, the first that updates by pipelines.
 const OLDEST: i64 = 8;
@@ -128,6 +130,7 @@ async fn check_locks(documents: &Documents, key: &str) -> Result<(), LockError> 
     if token < EARLY {
         return other("the token is not the time");
     }
+    let asked = Instant::now();
     if documents.take(key, &second).await.map_err(failed)?.is_some() {
         return other("it got two holders");
     }
@@ -135,6 +138,7 @@ async fn check_locks(documents: &Documents, key: &str) -> Result<(), LockError> 
     if !documents.extend(key, &grant, TERM).await.map_err(failed)? {
         return other("its grant could not be extended");
     }
+    let passed_on = Instant::now();
     if !documents.release(key, &grant).await.map_err(failed)? {
         return other("its grant could not be released");
     }
@@ -142,6 +146,12 @@ async fn check_locks(documents: &Documents, key: &str) -> Result<(), LockError> 
         return other("it could be released twice");
     }
     if documents.take(key, &third).await.map_err(failed)?.is_some() {
+        // What waits for a key has it for a moment only.
+        if asked.elapsed() >= PLACE || passed_on.elapsed() >= CONFIRM {
+            return Err(start(BackendError::unavailable(
+                "MongoDB answers too slowly to be checked; look for the reason in its network or load",
+            )));
+        }
         return other("it was not passed on to the one that waited");
     }
     match documents.take(key, &second).await.map_err(failed)? {

@@ -12,7 +12,7 @@ use tokio::task::JoinSet;
 use uuid::Uuid;
 
 use crate::providers::{Kind, LONG};
-use crate::stores::{provider, url};
+use crate::stores::{provider, proxied, url};
 
 async fn backend(namespace: &str) -> MongoDbBackend {
     let url = FerretDbServer::shared().await.unwrap().url();
@@ -123,6 +123,44 @@ async fn addresses_and_namespaces_that_are_not_safe_are_rejected() {
     assert!(reason.contains("`a$b`"), "{reason}");
     let same = MongoDbBackend::connect(&format!("{url}?w=majority&journal=true"), "locks").await;
     assert!(same.is_ok(), "{same:?}");
+}
+
+#[tokio::test]
+async fn a_login_that_is_cut_off_is_rejected_without_its_password() {
+    let server = FerretDbServer::shared().await.unwrap();
+    let port = server.port();
+    for url in [
+        "mongodb://app:secret".to_owned(),
+        format!("mongodb://app:secret@x@127.0.0.1:{port}/d"),
+        format!("mongodb://app:secret/x@127.0.0.1:{port}/d"),
+    ] {
+        let reason = refused(&url, "locks").await;
+        assert!(reason.contains("percent-encode"), "{reason}");
+    }
+}
+
+/// The check of locks passes a key on for a moment, which is over before a slow answer comes.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_network_that_becomes_slow_is_not_called_unsafe() {
+    let slow = (2..14).map(async |trips| {
+        let (url, proxy) = proxied(Kind::MongoDb).await;
+        let namespace = Uuid::new_v4().to_string();
+        let slows_down = async {
+            while proxy.round_trips() < trips {
+                tokio::task::yield_now().await;
+            }
+            // A round trip takes longer than the key is passed on for, and not too long for an answer.
+            proxy.set_delay(Duration::from_millis(1_200));
+            std::future::pending().await
+        };
+        tokio::select! {
+            opened = MongoDbBackend::connect(&url, &namespace) => opened.map(drop),
+            () = slows_down => unreachable!("it waits for ever"),
+        }
+    });
+    for opened in futures_util::future::join_all(slow).await {
+        assert!(matches!(opened, Ok(()) | Err(LockError::Start { .. })), "{opened:?}");
+    }
 }
 
 #[tokio::test]
