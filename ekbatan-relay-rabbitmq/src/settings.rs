@@ -25,24 +25,33 @@ pub(crate) struct Settings {
 impl Settings {
     /// The address without its login.
     pub(crate) fn shown(&self) -> String {
-        match self.url.split_once("://") {
+        match self.scheme_and_rest() {
             Some((scheme, rest)) => {
                 let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
                 format!("{scheme}://{host}")
             }
-            None => "(no address)".to_owned(),
+            None => "(not shown)".to_owned(),
         }
+    }
+
+    /// The parts around `://`. Without them, any part of the address may be a password.
+    fn scheme_and_rest(&self) -> Option<(&str, &str)> {
+        let parts = self.url.split_once("://");
+        parts.filter(|(scheme, _)| scheme.bytes().all(|byte| byte.is_ascii_alphanumeric()))
     }
 
     pub(crate) fn uri(&self) -> Result<AMQPUri, RabbitMqError> {
         let refused = |why| RabbitMqError::Address { address: self.shown(), why };
+        // The client would print such an address.
+        let Some((scheme, rest)) = self.scheme_and_rest() else {
+            return Err(refused("has no scheme".to_owned()));
+        };
         // Without encryption the root certificate would have no effect. The scheme decides on the usual port.
         let encrypts = self.requires_tls || self.root_certificate.is_some();
-        let url = match self.url.split_once("://") {
-            Some((scheme, rest)) if encrypts && scheme.eq_ignore_ascii_case("amqp") => {
-                format!("amqps://{rest}")
-            }
-            _ => self.url.clone(),
+        let url = if encrypts && scheme.eq_ignore_ascii_case("amqp") {
+            format!("amqps://{rest}")
+        } else {
+            self.url.clone()
         };
         let mut uri =
             AMQPUri::from_str(&url).map_err(|why| refused(format!("cannot be used ({why})")))?;
@@ -85,17 +94,41 @@ mod tests {
 
     use super::*;
 
-    fn uri(url: &str, requires_tls: bool, root_certificate: Option<&str>) -> AMQPUri {
-        let settings = Settings {
+    fn settings(url: &str) -> Settings {
+        Settings {
             url: url.to_owned(),
             login: None,
-            requires_tls,
-            root_certificate: root_certificate.map(PathBuf::from),
+            requires_tls: false,
+            root_certificate: None,
             exchange: String::new(),
             most_bytes: 1,
             ack_timeout: Duration::from_secs(1),
-        };
-        settings.uri().unwrap()
+        }
+    }
+
+    fn uri(url: &str, requires_tls: bool, root_certificate: Option<&str>) -> AMQPUri {
+        let root_certificate = root_certificate.map(PathBuf::from);
+        Settings { requires_tls, root_certificate, ..settings(url) }.uri().unwrap()
+    }
+
+    #[test]
+    fn an_address_without_a_scheme_is_refused_and_not_shown() {
+        for url in [
+            "app:hunter2@rabbit:5672/%2f",
+            "amqp:app:hunter2@rabbit",
+            "amqp:/app:hunter2@rabbit",
+            "app:hunter2@rabbit://5672",
+            "app:hunter2://rabbit@5672",
+            "hunter2",
+        ] {
+            let settings = settings(url);
+            let refused = settings.uri().unwrap_err();
+            let shown = format!("{refused} {refused:?} {}", settings.shown());
+            assert!(shown.contains("(not shown) has no scheme; write amqp://HOST"), "{shown}");
+            assert!(!shown.contains("hunter2"), "{shown}");
+        }
+        let refused = settings("http://app:hunter2@rabbit").uri().unwrap_err().to_string();
+        assert!(refused.contains("http://rabbit") && !refused.contains("hunter2"), "{refused}");
     }
 
     #[test]
