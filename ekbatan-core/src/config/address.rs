@@ -254,7 +254,9 @@ pub(super) fn shown(url: &str) -> String {
                 shown.push_str(&rest[..=colon]);
                 shown.push_str("***");
             }
-            None => shown.push_str(&rest[..end]),
+            None if url[..start].ends_with("//") => shown.push_str(&rest[..end]),
+            // What looks like a scheme may be the user.
+            None => shown.push_str("***"),
         }
         rest = &rest[end..];
     }
@@ -340,6 +342,8 @@ mod tests {
             ("redis://cache/0?password=s3,cr(e)t;x", "redis://cache/0?password=***"),
             ("sqlite:wallet.db", "sqlite:wallet.db"),
             ("jdbc:mysql://app:s3cret@db/shop", "jdbc:mysql://app:***@db/shop"),
+            ("app:s3cret@db:5432/shop", "app:***@db:5432/shop"),
+            ("postgres:app:s3cret@db", "postgres:app:***@db"),
         ] {
             assert_eq!(shown(url), expected);
         }
