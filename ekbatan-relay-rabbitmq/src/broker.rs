@@ -1,7 +1,7 @@
 //! RabbitMQ as a broker.
 
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use ekbatan_core::config::{ExposeSecret, RelayConfig};
@@ -9,7 +9,6 @@ use ekbatan_relay::{
     Broker, BrokerError, OutgoingMessage, PUBLISH_TIME, Receipt, RelaySender, RelayTerms,
     check_ack_timeout,
 };
-use tokio::sync::Mutex;
 use tokio::time::Instant;
 
 use crate::connection::RabbitMqConnection;
@@ -30,6 +29,7 @@ const MOST_BYTES: usize = 16 * 1024 * 1024;
 /// - They are mandatory: a message that no queue gets is refused, and tried again. RabbitMQ confirms such a
 ///   message, too, and returns it; the return is what counts.
 /// - A queue that is full and rejects (`overflow: reject-publish`) stops the relay until it has room.
+/// - While there is no such exchange, the relay waits, and no attempt of an event is counted.
 /// - A server that is short of memory or disk blocks the connection. Nothing is sent until that is over, and what
 ///   the server had got before comes once more.
 /// - RabbitMQ recognises no repetitions, and cannot keep a node from sending that was frozen and comes
@@ -48,6 +48,8 @@ const MOST_BYTES: usize = 16 * 1024 * 1024;
 pub struct RabbitMqBroker {
     settings: Settings,
     connection: Mutex<Option<Arc<RabbitMqConnection>>>,
+    /// Held while a connection is opened, so that there is one at a time.
+    opening: tokio::sync::Mutex<()>,
 }
 
 impl RabbitMqBroker {
@@ -63,7 +65,7 @@ impl RabbitMqBroker {
             most_bytes: MOST_BYTES,
             ack_timeout: ACK_TIMEOUT,
         };
-        Self { settings, connection: Mutex::default() }
+        Self { settings, connection: Mutex::default(), opening: tokio::sync::Mutex::default() }
     }
 
     /// The server as a configuration says.
@@ -131,18 +133,36 @@ impl RabbitMqBroker {
         self
     }
 
+    /// The connection, unless it is lost.
+    fn present(&self) -> Option<Arc<RabbitMqConnection>> {
+        self.state().clone().filter(|connection| connection.is_connected())
+    }
+
     /// The connection; a new one if it is lost.
     async fn connection(&self) -> Result<Arc<RabbitMqConnection>, RabbitMqError> {
-        let mut connection = self.connection.lock().await;
-        if let Some(present) = connection.as_ref().filter(|connection| connection.is_connected()) {
-            return Ok(present.clone());
+        if let Some(present) = self.present() {
+            return Ok(present);
         }
-        if let Some(lost) = connection.take() {
+        // While the server is silent, each call that opens a connection takes the whole time. They must not add up.
+        let timeout = self.settings.ack_timeout;
+        let Ok(_opening) = tokio::time::timeout(timeout, self.opening.lock()).await else {
+            return Err(RabbitMqError::Silent(timeout));
+        };
+        // The other call may have opened it.
+        if let Some(present) = self.present() {
+            return Ok(present);
+        }
+        let lost = self.state().take();
+        if let Some(lost) = lost {
             lost.end().await;
         }
         let new = Arc::new(RabbitMqConnection::connect(&self.settings).await?);
-        *connection = Some(new.clone());
+        *self.state() = Some(new.clone());
         Ok(new)
+    }
+
+    fn state(&self) -> MutexGuard<'_, Option<Arc<RabbitMqConnection>>> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     async fn look(&self) -> Result<(), RabbitMqError> {
@@ -158,7 +178,7 @@ impl RabbitMqBroker {
         match tokio::time::timeout(timeout, looking).await {
             Ok(looked) => looked,
             Err(_) => {
-                give_up(&connection).await;
+                end_unless_blocked(&connection).await;
                 Err(RabbitMqError::Silent(timeout))
             }
         }
@@ -167,44 +187,35 @@ impl RabbitMqBroker {
     /// Sends a wave on a channel of its own.
     async fn send(
         &self,
-        connection: &RabbitMqConnection,
+        connection: &Arc<RabbitMqConnection>,
         messages: &[OutgoingMessage],
     ) -> WaveOutcome {
         let Settings { exchange, ack_timeout, .. } = &self.settings;
         let until = Instant::now() + *ack_timeout;
-        let channel = match tokio::time::timeout_at(until, connection.channel()).await {
-            Ok(Ok(channel)) => channel,
-            Ok(Err(error)) => return WaveOutcome::Lost(error.to_string()),
-            Err(_) => return WaveOutcome::Lost(format!("no channel within {ack_timeout:?}")),
-        };
-        let mut wave = Wave::new(channel);
-        let sent =
-            wave.send(exchange, messages, until.saturating_duration_since(Instant::now())).await;
-        match sent {
-            WaveOutcome::All(_) => connection.give_back(wave.into_channel()),
-            WaveOutcome::Lost(_) if connection.is_blocked() => {
-                connection.confirms_later(wave.confirmed());
+        let why = match tokio::time::timeout_at(until, connection.channel()).await {
+            Ok(Ok(channel)) => {
+                let rest = until.saturating_duration_since(Instant::now());
+                return Wave::new(connection.clone(), channel).send(exchange, messages, rest).await;
             }
-            WaveOutcome::Lost(_) | WaveOutcome::Closed(_) => {}
-        }
-        sent
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no channel within {ack_timeout:?}"),
+        };
+        end_unless_blocked(connection).await;
+        WaveOutcome::Unavailable(why)
     }
 
     /// Sends messages of different models. If the server closes the channel because of one of them, each is
     /// sent by itself, so that it is known which one it was.
     async fn receipts(
         &self,
-        connection: &RabbitMqConnection,
+        connection: &Arc<RabbitMqConnection>,
         messages: &[OutgoingMessage],
     ) -> Vec<Receipt> {
         // What is sent must be known within the time of a call.
         let until = Instant::now() + PUBLISH_TIME.saturating_sub(self.settings.ack_timeout);
         match self.send(connection, messages).await {
             WaveOutcome::All(receipts) => receipts,
-            WaveOutcome::Lost(why) => {
-                give_up(connection).await;
-                vec![Receipt::unavailable(why); messages.len()]
-            }
+            WaveOutcome::Unavailable(why) => vec![Receipt::unavailable(why); messages.len()],
             WaveOutcome::Closed(error) if messages.len() == 1 => {
                 vec![wave::receipt_of_close(&error)]
             }
@@ -218,8 +229,7 @@ impl RabbitMqBroker {
                     match self.send(connection, std::slice::from_ref(message)).await {
                         WaveOutcome::All(of_one) => receipts.extend(of_one),
                         WaveOutcome::Closed(error) => receipts.push(wave::receipt_of_close(&error)),
-                        WaveOutcome::Lost(why) => {
-                            give_up(connection).await;
+                        WaveOutcome::Unavailable(why) => {
                             receipts.push(Receipt::unavailable(why));
                             break;
                         }
@@ -232,10 +242,8 @@ impl RabbitMqBroker {
     }
 }
 
-/// Ends a connection on which an answer is missing, so that nothing that was handed over is sent later. One that the
-/// server has blocked stays: after the alarm the server reads every blocked connection to its end, so a new one for each
-/// attempt would deliver one copy for each attempt.
-async fn give_up(connection: &RabbitMqConnection) {
+/// Ends a connection on which an answer is missing. One that the server has blocked stays, see [`Wave`].
+async fn end_unless_blocked(connection: &RabbitMqConnection) {
     if !connection.is_blocked() {
         connection.end().await;
     }
@@ -261,9 +269,7 @@ impl Broker for RabbitMqBroker {
 
     async fn publish(&self, _sender: RelaySender, messages: Vec<OutgoingMessage>) -> Vec<Receipt> {
         // Another one is opened only by `open`: so nothing is sent while this relay counts as closed.
-        let Some(connection) =
-            self.connection.lock().await.clone().filter(|connection| connection.is_connected())
-        else {
+        let Some(connection) = self.present() else {
             return vec![Receipt::unavailable("the connection is lost"); messages.len()];
         };
         if connection.is_blocked() {
@@ -293,5 +299,50 @@ impl std::fmt::Debug for RabbitMqBroker {
             .field("server", &self.settings.shown())
             .field("exchange", &self.settings.exchange)
             .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use ekbatan_core::domain::ShardIdentifier;
+    use futures_util::FutureExt;
+    use futures_util::future::join_all;
+    use tokio::net::TcpListener;
+    use uuid::Uuid;
+
+    use super::*;
+
+    /// A server that accepts connections and says nothing.
+    async fn silent_server() -> (TcpListener, RabbitMqBroker) {
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        (listener, RabbitMqBroker::new(format!("amqp://{address}/%2f")))
+    }
+
+    fn sender() -> RelaySender {
+        RelaySender::new("wallets", ShardIdentifier::DEFAULT, Uuid::nil())
+    }
+
+    #[tokio::test]
+    async fn a_publication_does_not_wait_for_a_connection_that_is_opened() {
+        let (_listener, broker) = silent_server().await;
+        let mut opening = Box::pin(broker.open(sender()));
+        assert!((&mut opening).now_or_never().is_none());
+        let message = OutgoingMessage::new(Uuid::nil(), "topic", "key", "{}");
+        let receipts = broker.publish(sender(), vec![message]).now_or_never();
+        assert!(matches!(receipts.as_deref(), Some([Receipt::Unavailable { .. }])), "{receipts:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_silent_server_keeps_nobody_waiting_for_the_attempts_of_all() {
+        let (_listener, broker) = silent_server().await;
+        let began = Instant::now();
+        let opened = join_all((0..5).map(|_| broker.open(sender()))).await;
+        let silent = |of: &Result<(), BrokerError>| {
+            of.as_ref().is_err_and(|error| error.to_string().contains("did not answer within 10s"))
+        };
+        assert!(opened.iter().all(silent), "{opened:?}");
+        // One waits for the attempt of another one, and then for its own.
+        assert!(began.elapsed() < ACK_TIMEOUT * 3, "{:?}", began.elapsed());
     }
 }

@@ -10,6 +10,7 @@ use std::time::Duration;
 use lapin::options::{ConfirmSelectOptions, ExchangeDeclareOptions};
 use lapin::types::FieldTable;
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
+use tokio::runtime::Handle;
 use tokio::sync::watch;
 
 use crate::error::RabbitMqError;
@@ -47,7 +48,8 @@ impl RabbitMqConnection {
     }
 
     pub(crate) fn is_connected(&self) -> bool {
-        self.connection.status().connected()
+        // The client notices only a moment later that its socket has ended.
+        !self.socket.has_ended() && self.connection.status().connected()
     }
 
     /// Whether the server reads nothing from the connection, because an alarm is in force. It says so
@@ -87,18 +89,28 @@ impl RabbitMqConnection {
             options,
             FieldTable::default(),
         );
-        let unusable = |source| RabbitMqError::Exchange { exchange: exchange.to_owned(), source };
+        let unusable = |source: lapin::Error| {
+            if source.is_amqp_soft_error() {
+                RabbitMqError::Exchange { exchange: exchange.to_owned(), source }
+            } else {
+                RabbitMqError::Server(source)
+            }
+        };
         declared.await.map_err(unusable)?;
         self.give_back(channel);
         Ok(())
     }
 
     /// Takes note of a wave that was not confirmed in time, although the connection stays.
-    pub(crate) fn confirms_later(&self, confirmed: impl Future<Output = ()> + Send + 'static) {
+    pub(crate) fn confirms_later(
+        &self,
+        runtime: &Handle,
+        confirmed: impl Future<Output = ()> + Send + 'static,
+    ) {
         let unconfirmed = self.unconfirmed.clone();
         unconfirmed.send_modify(|waves| *waves += 1);
         // It ends with the connection at the latest.
-        tokio::spawn(async move {
+        runtime.spawn(async move {
             confirmed.await;
             unconfirmed.send_modify(|waves| *waves -= 1);
         });
@@ -117,6 +129,12 @@ impl RabbitMqConnection {
         self.channels().clear();
         let closing = self.connection.close(200, "a message was not confirmed".into());
         let _ = tokio::time::timeout(LONGEST_CLOSE, closing).await;
+    }
+
+    /// Ends the connection at once, without waiting for the server.
+    pub(crate) fn end_now(&self) {
+        self.channels().clear();
+        self.socket.end();
     }
 
     fn channels(&self) -> std::sync::MutexGuard<'_, Vec<Channel>> {

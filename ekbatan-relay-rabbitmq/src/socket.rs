@@ -46,6 +46,11 @@ impl ConnectionSocket {
         }
     }
 
+    /// Whether the connection was ended here.
+    pub(crate) fn has_ended(&self) -> bool {
+        matches!(*self.state(), SocketState::Ended)
+    }
+
     /// Notes the socket of a connection that is being made.
     fn is(&self, socket: SockRef<'_>) -> io::Result<()> {
         let mut state = self.state();

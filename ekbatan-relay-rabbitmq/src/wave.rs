@@ -1,6 +1,10 @@
 //! Messages that are sent together on a channel of their own, and what the server answers.
+//!
+//! Invariant: a wave that ends without an answer to all of its messages, for example because it is dropped, ends its
+//! connection, or is waited for. So nothing that was handed over is sent once the relay is opened again.
 
 use std::collections::HashMap;
+use std::sync::Arc;
 use std::time::Duration;
 
 use ekbatan_relay::{OutgoingMessage, Receipt, header};
@@ -10,6 +14,10 @@ use lapin::options::BasicPublishOptions;
 use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation, ErrorKind, PublisherConfirm};
+use tokio::runtime::Handle;
+
+use crate::connection::RabbitMqConnection;
+use crate::error::RabbitMqError;
 
 /// The message outlives a restart of the server.
 const PERSISTENT: u8 = 2;
@@ -23,39 +31,60 @@ const MOST_HEADER_BYTES: usize = 100 * 1024;
 
 /// What became of a wave.
 pub(crate) enum WaveOutcome {
-    /// Every message has its receipt, and the channel can be used again.
+    /// Every message has its receipt.
     All(Vec<Receipt>),
     /// The server closed the channel because of one of the messages.
     Closed(lapin::Error),
-    /// The connection is lost, or no answer came.
-    Lost(String),
+    /// The connection is lost, no answer came, or there is no exchange. Nothing is wrong with the messages.
+    Unavailable(String),
 }
 
 /// The messages of a wave that were handed to the client, and the channel that carries them.
 pub(crate) struct Wave {
+    connection: Arc<RabbitMqConnection>,
     channel: Channel,
     confirms: Vec<PublisherConfirm>,
+    /// Whether the server may get a message of it, or answer to one.
+    is_under_way: bool,
 }
 
 impl Wave {
     /// A wave on a channel that carries nothing else.
-    pub(crate) fn new(channel: Channel) -> Self {
-        Self { channel, confirms: Vec::new() }
+    pub(crate) fn new(connection: Arc<RabbitMqConnection>, channel: Channel) -> Self {
+        Self { connection, channel, confirms: Vec::new(), is_under_way: false }
     }
 
     /// Sends messages, and waits for the confirmations of all of them.
     pub(crate) async fn send(
-        &mut self,
+        mut self,
         exchange: &str,
         messages: &[OutgoingMessage],
         timeout: Duration,
     ) -> WaveOutcome {
+        self.is_under_way = true;
         match tokio::time::timeout(timeout, self.publish(exchange, messages)).await {
-            Ok(Ok(confirmations)) => WaveOutcome::All(receipts(messages, confirmations)),
-            Ok(Err(error)) if is_of_channel(&error) => WaveOutcome::Closed(error),
-            Ok(Err(error)) => WaveOutcome::Lost(error.to_string()),
-            Err(_) => WaveOutcome::Lost(format!("no confirmation within {timeout:.0?}")),
+            Ok(Ok(confirmations)) => {
+                self.is_under_way = false;
+                self.connection.give_back(self.channel.clone());
+                WaveOutcome::All(receipts(messages, confirmations))
+            }
+            Ok(Err(error)) if error.is_amqp_soft_error() => {
+                // The server has closed the channel. It ignores what still comes on it.
+                self.is_under_way = false;
+                outcome_of_close(exchange, error)
+            }
+            Ok(Err(error)) => self.give_up(error.to_string()).await,
+            Err(_) => self.give_up(format!("no confirmation within {timeout:.0?}")).await,
         }
+    }
+
+    /// Ends the connection, and lets the server say that it has read everything. What is left to do is done
+    /// when the wave is dropped.
+    async fn give_up(self, why: String) -> WaveOutcome {
+        if !self.connection.is_blocked() {
+            self.connection.end().await;
+        }
+        WaveOutcome::Unavailable(why)
     }
 
     async fn publish(
@@ -90,24 +119,37 @@ impl Wave {
         }
         // If the server has closed the channel because of a message, the confirmations say so. The client says of
         // the messages behind it only that the channel is closed.
-        match errors.iter().find(|error| is_of_channel(error)).or(errors.first()) {
+        match errors.iter().find(|error| error.is_amqp_soft_error()).or(errors.first()) {
             None => Ok(confirmations),
             Some(error) => Err(error.clone()),
         }
     }
+}
 
-    /// The channel, once all messages are confirmed.
-    pub(crate) fn into_channel(self) -> Channel {
-        self.channel
+impl Drop for Wave {
+    /// Ends the connection if an answer is missing, so that nothing that was handed over is sent later. One that the
+    /// server has blocked stays: after the alarm the server reads every blocked connection to its end, so a new one
+    /// for each attempt would deliver one copy for each attempt.
+    fn drop(&mut self) {
+        if !self.is_under_way {
+            return;
+        }
+        match Handle::try_current() {
+            Ok(runtime) if self.connection.is_blocked() => {
+                let confirms = std::mem::take(&mut self.confirms);
+                self.connection.confirms_later(&runtime, confirmed(self.channel.clone(), confirms));
+            }
+            _ => self.connection.end_now(),
+        }
     }
+}
 
-    /// Waits until the server has answered to every message that was handed to the client, or the channel is
-    /// over.
-    pub(crate) async fn confirmed(self) {
-        join_all(self.confirms).await;
-        // The client had one whose sending was interrupted.
-        let _ = self.channel.wait_for_confirms().await;
-    }
+/// Waits until the server has answered to every message that was handed to the client, or the channel is
+/// over.
+async fn confirmed(channel: Channel, confirms: Vec<PublisherConfirm>) {
+    join_all(confirms).await;
+    // The client had one whose sending was interrupted.
+    let _ = channel.wait_for_confirms().await;
 }
 
 fn properties(message: &OutgoingMessage) -> BasicProperties {
@@ -194,25 +236,34 @@ fn why_of(message: &BasicReturnMessage) -> String {
     )
 }
 
-/// Whether the server closed the channel only.
-fn is_of_channel(error: &lapin::Error) -> bool {
-    matches!(error.kind(), ErrorKind::ProtocolError(error) if matches!(error.kind(), AMQPErrorKind::Soft(_)))
+/// What the end of a channel says of the messages that it carried. All of them go to one exchange, so a missing one
+/// is the fault of none of them.
+fn outcome_of_close(exchange: &str, source: lapin::Error) -> WaveOutcome {
+    if is_soft(&source, AMQPSoftError::NOTFOUND) {
+        let error = RabbitMqError::Exchange { exchange: exchange.to_owned(), source };
+        return WaveOutcome::Unavailable(error.to_string());
+    }
+    WaveOutcome::Closed(source)
 }
 
 /// What the end of a channel says of the only message that it carried.
 pub(crate) fn receipt_of_close(error: &lapin::Error) -> Receipt {
-    match error.kind() {
-        ErrorKind::ProtocolError(error)
-            if *error.kind() == AMQPErrorKind::Soft(AMQPSoftError::PRECONDITIONFAILED) =>
-        {
-            Receipt::refused(error)
-        }
-        _ => Receipt::refused_for_now(error),
+    if is_soft(error, AMQPSoftError::PRECONDITIONFAILED) {
+        Receipt::refused(error)
+    } else {
+        Receipt::refused_for_now(error)
     }
+}
+
+/// Whether the server closed the channel with this code.
+fn is_soft(error: &lapin::Error, code: AMQPSoftError) -> bool {
+    matches!(error.kind(), ErrorKind::ProtocolError(error) if *error.kind() == AMQPErrorKind::Soft(code))
 }
 
 #[cfg(test)]
 mod tests {
+    use lapin::protocol::AMQPError;
+
     use super::*;
 
     #[test]
@@ -226,6 +277,22 @@ mod tests {
         let receipts = judge(&messages, &[true, true, false], &returned);
         assert_eq!(receipts[..2], [Receipt::Accepted, Receipt::refused_for_now("NO_ROUTE")]);
         assert!(matches!(receipts[2], Receipt::Unavailable { .. }), "a queue is full");
+    }
+
+    #[test]
+    fn a_missing_exchange_is_the_fault_of_no_message() {
+        let closed = |code: AMQPSoftError| {
+            let error = AMQPError::new(code.into(), "NOT_FOUND - no exchange 'events'".into());
+            outcome_of_close("events", ErrorKind::ProtocolError(error).into())
+        };
+        let WaveOutcome::Unavailable(why) = closed(AMQPSoftError::NOTFOUND) else {
+            panic!("the messages are refused");
+        };
+        assert!(why.contains("the exchange `events` cannot be used"), "{why}");
+        assert!(why.contains("NOT_FOUND") && why.contains("declare it"), "{why}");
+        for of_message in [AMQPSoftError::PRECONDITIONFAILED, AMQPSoftError::ACCESSREFUSED] {
+            assert!(matches!(closed(of_message), WaveOutcome::Closed(_)));
+        }
     }
 
     #[test]

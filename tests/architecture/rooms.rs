@@ -125,7 +125,7 @@ pub const TABLE: [RoomList; 13] = [
         rooms("settings", &["error", "settings"], &[]),
         room(&["socket"], &[]),
         room(&["connection"], &["settings", "socket"]),
-        room(&["wave"], &[]),
+        room(&["wave"], &["settings", "connection"]),
         room(&["broker"], &["settings", "connection", "wave"]),
     ] },
 ];

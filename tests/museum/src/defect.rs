@@ -16,7 +16,7 @@ pub struct Defect {
     /// The edits that bring it back.
     pub edits: Vec<Edit>,
     /// The suite of the test: a folder of `tests`, or `lib:` and the name of a crate. The suite of a
-    /// store, which needs its feature and its server, is `locks with mongodb`.
+    /// store or of a broker, which needs its feature and its server, is `locks with mongodb` or `relay with kafka`.
     pub suite: String,
     /// Selects the tests; at least one of them fails, see [`Defect::is_caught_by`].
     pub test: String,

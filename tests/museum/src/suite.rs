@@ -89,7 +89,9 @@ impl Suite<'_> {
             (Some(_), _) => command.args(["--workspace", "--lib"]),
             (None, None) => command.args(["--workspace", "--test", self.name]),
             (None, Some((folder, feature))) => {
-                command.args(["--package", "ekbatan", "--features", feature, "--test", folder])
+                // The suite of brokers is a package of its own.
+                let package = if folder == "relay" { "ekbatan-relay-tests" } else { "ekbatan" };
+                command.args(["--package", package, "--features", feature, "--test", folder])
             }
         };
         command

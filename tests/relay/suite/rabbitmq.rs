@@ -9,16 +9,35 @@ use std::time::Duration;
 use ekbatan::domain::ShardIdentifier;
 use ekbatan::relay::{
     Broker, BrokerError, OutgoingMessage, RabbitMqBroker, Receipt, Relay, RelaySender, RelayTerms,
+    header,
 };
+use ekbatan_testkit::Proxy;
+use futures_util::FutureExt;
 use support::{Dialect, until};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use uuid::Uuid;
 
 use crate::scene::{
-    RELAY, Scene, assert_in_order, assert_no_repetition, deposit, open_wallet, relay,
+    RELAY, Scene, assert_in_order, assert_no_repetition, assert_nothing_failed, deposit,
+    open_wallet, relay,
 };
 use crate::site::{EXCHANGE, Kind, Limits, RabbitMqSite, SharedBroker, Site};
+
+fn sender() -> RelaySender {
+    RelaySender::new(RELAY, ShardIdentifier::DEFAULT, Uuid::nil())
+}
+
+/// A message of a model of its own, with what a receiver expects.
+fn message(site: &RabbitMqSite) -> OutgoingMessage {
+    let (id, model) = (Uuid::now_v7(), Uuid::now_v7().to_string());
+    let mut message = OutgoingMessage::new(id, site.topic(), &model, "{}");
+    message.set_header(header::EVENT_ID, id.to_string());
+    message.set_header(header::EVENT_TYPE, "Opened");
+    message.set_header(header::MODEL_ID, model);
+    message.set_header(header::MODEL_VERSION, "1");
+    message
+}
 
 /// Counts how often a relay is opened, or tries to be.
 #[derive(Clone)]
@@ -182,6 +201,111 @@ async fn a_full_queue_lets_nothing_be_sent_again_that_goes_to_others() {
     assert_in_order(&received, 8, 10 + rounds);
 }
 
+/// Nothing is wrong with the events, so a relay that gives an event up after one failure gives none up.
+#[tokio::test(flavor = "multi_thread")]
+async fn while_the_exchange_is_gone_the_relay_waits_and_counts_no_attempts() {
+    let site = Arc::new(RabbitMqSite::start(Limits::default()).await);
+    let scene = Scene::at(site.clone(), Dialect::Sqlite).await;
+    let broker = CountsOpenings::new(&site, Duration::from_secs(5));
+    let wallets = scene.use_wallets(4, 0).await;
+    let node = scene.node().relay(broker.relay().max_attempts(1)).start().await.unwrap();
+    scene.until_received(4).await;
+    scene.until_done().await;
+    site.delete_exchange().await;
+    for wallet in &wallets {
+        deposit(&scene.executor, *wallet, 2).await;
+    }
+    let before = broker.openings();
+    until("it was tried several times", async || broker.openings() >= before + 3).await;
+    assert_nothing_failed(&node);
+    site.declare_exchange().await;
+    scene.until_done().await;
+    assert_in_order(&scene.until_received(12).await, 4, 3);
+    assert_nothing_failed(&node);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_exchange_is_named_for_every_message() {
+    let site = RabbitMqSite::start(Limits::default()).await;
+    let broker = RabbitMqBroker::new(site.server.url()).exchange(EXCHANGE);
+    broker.open(sender()).await.unwrap();
+    site.delete_exchange().await;
+    let names_it = |why: &str| {
+        why.contains("the exchange `events` cannot be used")
+            && why.contains("NOT_FOUND")
+            && why.contains("declare it, and bind the queues of its receivers to it")
+    };
+    for count in [1, 3] {
+        let messages = (0..count).map(|_| message(&site)).collect();
+        let receipts = broker.publish(sender(), messages).await;
+        assert_eq!(receipts.len(), count);
+        for receipt in receipts {
+            assert!(
+                matches!(&receipt, Receipt::Unavailable { why } if names_it(why)),
+                "{receipt:?}"
+            );
+        }
+    }
+    let error = broker.open(sender()).await.unwrap_err().to_string();
+    assert!(names_it(&error), "{error}");
+    site.declare_exchange().await;
+    broker.open(sender()).await.unwrap();
+    assert_eq!(broker.publish(sender(), vec![message(&site)]).await, [Receipt::Accepted]);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publication_that_is_dropped_takes_its_connection_with_it() {
+    let site = RabbitMqSite::start(Limits::default()).await;
+    let proxy = Proxy::start(("127.0.0.1", site.server.port())).await.unwrap();
+    let broker = RabbitMqBroker::new(proxy.url_for(&site.server.url())).exchange(EXCHANGE);
+    broker.open(sender()).await.unwrap();
+    assert_eq!(proxy.connections(), 1);
+    proxy.stall();
+    let mut publishing = Box::pin(broker.publish(sender(), vec![message(&site)]));
+    // It is handed over, and no answer comes.
+    assert!((&mut publishing).now_or_never().is_none());
+    drop(publishing);
+
+    let next = broker.publish(sender(), vec![message(&site)]).now_or_never();
+    assert!(matches!(next.as_deref(), Some([Receipt::Unavailable { .. }])), "{next:?}");
+    proxy.resume();
+    until("the connection has ended", async || proxy.connections() == 0).await;
+    broker.open(sender()).await.unwrap();
+    assert_eq!(broker.publish(sender(), vec![message(&site)]).await, [Receipt::Accepted]);
+    assert_eq!(proxy.connections(), 1);
+}
+
+/// The server reads a blocked connection to its end later, so what was handed over is waited for.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_publication_that_is_dropped_leaves_a_blocked_connection_and_is_waited_for() {
+    let site = RabbitMqSite::start(Limits::default()).await;
+    let broker = Arc::new(RabbitMqBroker::new(site.server.url()).exchange(EXCHANGE));
+    broker.open(sender()).await.unwrap();
+    site.server.control(&["set_vm_memory_high_watermark", "0.00001"]).await.unwrap();
+    until("the server is short of memory", async || {
+        let alarms = site.server.control(&["eval", "rabbit_alarm:get_alarms()."]).await.unwrap();
+        alarms.contains("memory")
+    })
+    .await;
+    let only = message(&site);
+    let id = only.id;
+    let publisher = broker.clone();
+    let publishing = tokio::spawn(async move { publisher.publish(sender(), vec![only]).await });
+    let is_blocked = async || {
+        let opened = broker.open(sender()).await;
+        opened.is_err_and(|error| error.to_string().contains("has blocked the connection"))
+    };
+    until("the connection is blocked", is_blocked).await;
+    publishing.abort();
+    assert!(publishing.await.unwrap_err().is_cancelled());
+    assert!(is_blocked().await, "no other connection was opened");
+
+    site.server.control(&["set_vm_memory_high_watermark", "0.8"]).await.unwrap();
+    until("it is open again", async || broker.open(sender()).await.is_ok()).await;
+    let received: Vec<Uuid> = site.received().await.iter().map(|one| one.id).collect();
+    assert_eq!(received, [id]);
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn an_attempt_to_connect_that_is_given_up_leaves_no_connection() {
     let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
@@ -200,9 +324,8 @@ async fn an_attempt_to_connect_that_is_given_up_leaves_no_connection() {
     });
     let broker = RabbitMqBroker::new(format!("amqp://{address}/%2f"));
     let broker = broker.ack_timeout(Duration::from_millis(100));
-    let sender = RelaySender::new(RELAY, ShardIdentifier::DEFAULT, Uuid::nil());
     for _ in 0..3 {
-        let error = broker.open(sender).await.unwrap_err().to_string();
+        let error = broker.open(sender()).await.unwrap_err().to_string();
         assert!(error.contains("did not answer within 100ms"), "{error}");
     }
     until("all of them have ended", async || {

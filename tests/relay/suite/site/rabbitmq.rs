@@ -8,8 +8,8 @@ use ekbatan_testkit::RabbitMqServer;
 use futures_util::FutureExt;
 use futures_util::future::BoxFuture;
 use lapin::options::{
-    BasicAckOptions, BasicGetOptions, ExchangeDeclareOptions, QueueBindOptions,
-    QueueDeclareOptions, QueueDeleteOptions,
+    BasicAckOptions, BasicGetOptions, ExchangeDeclareOptions, ExchangeDeleteOptions,
+    QueueBindOptions, QueueDeclareOptions, QueueDeleteOptions,
 };
 use lapin::types::{AMQPValue, FieldTable};
 use lapin::{Channel, Connection, ConnectionProperties, ExchangeKind};
@@ -44,18 +44,31 @@ impl RabbitMqSite {
             arguments.insert("x-max-length".into(), AMQPValue::LongLongInt(most as i64));
             arguments.insert("x-overflow".into(), AMQPValue::LongString("reject-publish".into()));
         }
-        let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
-        let topics = FieldTable::default;
-        channel
-            .exchange_declare(EXCHANGE.into(), ExchangeKind::Topic, durable, topics())
-            .await
-            .unwrap();
         channel
             .queue_declare(QUEUE.into(), QueueDeclareOptions::durable(), arguments)
             .await
             .unwrap();
-        bind(&channel, QUEUE, "ekbatan.#").await;
+        site.declare_exchange().await;
         site
+    }
+
+    /// Declares the exchange, and binds the queue to it.
+    pub async fn declare_exchange(&self) {
+        let (_connection, channel) = self.channel().await;
+        let durable = ExchangeDeclareOptions { durable: true, ..Default::default() };
+        let arguments = FieldTable::default();
+        channel
+            .exchange_declare(EXCHANGE.into(), ExchangeKind::Topic, durable, arguments)
+            .await
+            .unwrap();
+        bind(&channel, QUEUE, "ekbatan.#").await;
+    }
+
+    /// Deletes the exchange. The queue stays.
+    pub async fn delete_exchange(&self) {
+        let (_connection, channel) = self.channel().await;
+        let options = ExchangeDeleteOptions::default();
+        channel.exchange_delete(EXCHANGE.into(), options).await.unwrap();
     }
 
     /// Gives the topic of nobody a queue that has room for one message, and rejects others.
