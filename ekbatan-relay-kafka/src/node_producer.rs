@@ -12,7 +12,6 @@ use futures_util::future::join_all;
 use krafka::producer::{TransactionState, TransactionalProducer};
 use krafka::{KrafkaError, Record};
 use tokio::sync::Mutex;
-use tokio::time::Instant;
 
 use crate::answers;
 use crate::error::KafkaError;
@@ -25,14 +24,10 @@ const ROOM: usize = 64 << 10;
 /// How many bytes the client keeps for messages that are not acknowledged yet, at least.
 const BUFFER: usize = 32 << 20;
 
-/// How often a commit is asked for whose answer did not come.
-const COMMITS: usize = 3;
-
 /// The producer of a relay of a node.
 pub(crate) struct NodeProducer {
     producer: Mutex<TransactionalProducer>,
     pub(crate) missing_topics: MissingTopics,
-    timeout: Duration,
     is_over: AtomicBool,
 }
 
@@ -57,6 +52,7 @@ impl NodeProducer {
             let producer = kafka
                 .producer()
                 .delivery_timeout(timeout)
+                // For as long, it also asks for a commit or an abort again whose answer did not come.
                 .max_block(timeout)
                 .linger(Duration::ZERO)
                 .max_request_size(most)
@@ -67,17 +63,12 @@ impl NodeProducer {
                 .await?;
             Ok::<_, KafkaError>((producer, MissingTopics::new(kafka.admin(), timeout)))
         };
-        let (producer, missing_topics) =
-            match tokio::time::timeout(timeout.saturating_mul(2), opening).await {
-                Ok(opened) => opened?,
-                Err(_) => return Err(KafkaError::Silent(timeout)),
-            };
-        Ok(Self {
-            producer: Mutex::new(producer),
-            missing_topics,
-            timeout,
-            is_over: AtomicBool::new(false),
-        })
+        let longest = timeout.saturating_mul(2);
+        let (producer, missing_topics) = match tokio::time::timeout(longest, opening).await {
+            Ok(opened) => opened?,
+            Err(_) => return Err(KafkaError::Silent(longest)),
+        };
+        Ok(Self { producer: Mutex::new(producer), missing_topics, is_over: AtomicBool::new(false) })
     }
 
     pub(crate) fn is_usable(&self) -> bool {
@@ -103,7 +94,7 @@ impl NodeProducer {
         }
         // If this is dropped, nothing is known of the transaction.
         let guard = OverUnlessEnded { producer: self, has_ended: false };
-        let outcome = transact(&producer, messages, self.timeout).await;
+        let outcome = transact(&producer, messages).await;
         guard.end(&outcome);
         match outcome {
             Ok(()) => Outcome::Committed,
@@ -142,7 +133,6 @@ impl Drop for OverUnlessEnded<'_> {
 async fn transact(
     producer: &TransactionalProducer,
     messages: &[&OutgoingMessage],
-    timeout: Duration,
 ) -> Result<(), Failure> {
     producer.begin().map_err(Failure::Cluster)?;
     if let Err(error) = write(producer, messages).await {
@@ -152,7 +142,7 @@ async fn transact(
             _ => Err(Failure::Cluster(error)),
         };
     }
-    commit(producer, timeout).await
+    commit(producer).await
 }
 
 /// Writes the messages, in their order. The cluster knows the order of a partition by the numbers that an
@@ -179,26 +169,14 @@ async fn write(
     Err(errors.find(answers::is_of_record).unwrap_or(first))
 }
 
-/// Commits. If no answer came, the cluster may have committed: it is asked again.
-async fn commit(producer: &TransactionalProducer, timeout: Duration) -> Result<(), Failure> {
-    let until = Instant::now() + timeout;
-    let mut last = None;
-    for _ in 0..COMMITS {
-        match tokio::time::timeout_at(until, producer.commit()).await {
-            Ok(Ok(())) => return Ok(()),
-            Ok(Err(error)) if producer.state() == TransactionState::CommitUnknown => {
-                last = Some(error);
-            }
-            Ok(Err(error)) => {
-                // An abort is safe: it is not committed.
-                let _ = producer.abort().await;
-                return Err(Failure::Cluster(error));
-            }
-            Err(_) => break,
-        }
+/// Commits. If the client got no answer however often it asked, the cluster may have committed.
+async fn commit(producer: &TransactionalProducer) -> Result<(), Failure> {
+    let Err(error) = producer.commit().await else { return Ok(()) };
+    if producer.state() != TransactionState::CommitUnknown {
+        // An abort is safe: it is not committed.
+        let _ = producer.abort().await;
     }
-    let silent = || KrafkaError::timeout("the commit of a transaction");
-    Err(Failure::Cluster(last.unwrap_or_else(silent)))
+    Err(Failure::Cluster(error))
 }
 
 fn record(message: &OutgoingMessage) -> Record {
