@@ -1,14 +1,14 @@
-//! What only Kafka can do: topics that are missing, and producers whose id was taken over.
+//! What only Kafka can do: topics that are missing, producers whose id was taken over, and limits of its client.
 
 use std::time::Duration;
 
 use ekbatan::domain::ShardIdentifier;
 use ekbatan::prelude::*;
-use ekbatan::relay::{Broker, KafkaBroker, OutgoingMessage, Receipt, Relay, RelaySender};
+use ekbatan::relay::{Broker, KafkaBroker, OutgoingMessage, Receipt, Relay, RelaySender, header};
 use support::{Dialect, until};
 
 use crate::scene::{RELAY, Scene, assert_no_repetition};
-use crate::site::{Kind, Limits};
+use crate::site::{Address, Kind, Limits};
 
 /// Each of them costs the client the time for an answer. All of them together would take longer than a batch
 /// may.
@@ -68,4 +68,57 @@ async fn a_time_for_an_answer_that_cannot_be_waited_for_is_refused() {
         let why = started.err().unwrap().to_string();
         assert!(why.contains("`ack_timeout`") && why.contains("at most 30s"), "{why}");
     }
+}
+
+/// A message of this size, with what a receiver expects.
+fn message_of(bytes: usize, topic: &str) -> OutgoingMessage {
+    let (id, model) = (Uuid::now_v7(), Uuid::now_v7().to_string());
+    let mut message = OutgoingMessage::new(id, topic, &model, "");
+    message.set_header(header::EVENT_ID, id.to_string());
+    message.set_header(header::EVENT_TYPE, "Opened");
+    message.set_header(header::MODEL_ID, model);
+    message.set_header(header::MODEL_VERSION, "1");
+    let quotes = 2;
+    let text = "x".repeat(bytes - message.size() - quotes);
+    message.payload = format!("\"{text}\"").into_bytes();
+    assert_eq!(message.size(), bytes);
+    message
+}
+
+/// The client has limits of its own, for a message, for what it sends together, and for what it holds.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_relay_sends_messages_of_every_size_that_its_limit_allows() {
+    const GREATEST: usize = 33 << 20;
+    let limits = Limits { bytes: Some(GREATEST), ..Limits::default() };
+    let site = Kind::Kafka.site(limits).await;
+    let Address::Kafka(url) = site.address() else { unreachable!("it is Kafka") };
+    let broker = || KafkaBroker::new(&url).ack_timeout(Duration::from_secs(30));
+    let usual = 1_048_588 - 512;
+    let mut sent = Vec::new();
+    for (limit, broker) in [
+        (500, broker().most_bytes(500)),
+        (16_000, broker().most_bytes(16_000)),
+        (usual, broker()),
+        (GREATEST, broker().most_bytes(GREATEST)),
+    ] {
+        let sender = RelaySender::new(RELAY, ShardIdentifier::DEFAULT, Uuid::now_v7());
+        broker.open(sender).await.unwrap_or_else(|error| panic!("{limit}: {error}"));
+        for bytes in [400, limit] {
+            let message = message_of(bytes, &site.topic());
+            sent.push(message.id);
+            let receipts = broker.publish(sender, vec![message]).await;
+            assert_eq!(receipts, [Receipt::Accepted], "{bytes} of {limit}");
+        }
+        let too_large = message_of(limit + 1, &site.topic());
+        let receipts = broker.publish(sender, vec![too_large]).await;
+        assert!(
+            matches!(receipts[..], [Receipt::Refused { may_pass: false, .. }]),
+            "{limit}: {receipts:?}"
+        );
+    }
+    until("all of them have arrived", async || {
+        let received: Vec<Uuid> = site.received().await.iter().map(|one| one.id).collect();
+        received == sent
+    })
+    .await;
 }
