@@ -23,6 +23,7 @@ pages! {
     sagas = "../docs/src/sagas.md",
     jobs = "../docs/src/jobs.md",
     migrations = "../docs/src/migrations.md",
+    taking_over = "../docs/src/taking-over.md",
     sharding = "../docs/src/sharding.md",
     locks = "../docs/src/locks.md",
     locks_etcd = "../docs/src/locks-etcd.md",
