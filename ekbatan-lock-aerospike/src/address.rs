@@ -36,29 +36,49 @@ impl Address {
         };
         let rest = match server.url.split_once("://") {
             Some((scheme, rest)) if scheme.eq_ignore_ascii_case("aerospike") => rest,
-            _ => return Err(wrong("does not begin with aerospike://")),
+            // Without the usual parts, nothing says where a password is.
+            _ => {
+                let message = "the address of the locks does not begin with aerospike://; write \
+                               aerospike://HOST:3000/NAMESPACE";
+                return Err(LockError::Start { source: BackendError::new(message) });
+            }
         };
         check_encryption(server)?;
         let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
+        let (authority, namespace) = rest.split_once('/').unwrap_or((rest, ""));
+        let (login, hosts) = match authority.rsplit_once('@') {
+            Some((login, hosts)) => (Some(login), hosts),
+            None => (None, authority),
+        };
+        // What stands in the place of a port or a namespace may be a part of a password.
+        let cut_off = || {
+            let message = "the address of the locks has a login that ends early or has no end, or a port \
+                           that is no number; end the login with `@` and percent-encode `/`, `?` and `@` \
+                           within it, or give `username` and `password` beside the address";
+            LockError::Start { source: BackendError::new(message) }
+        };
+        if namespace.contains('@') || parameters.contains('@') {
+            return Err(cut_off());
+        }
+        let hosts: Vec<String> =
+            hosts.split(',').map(with_port).collect::<Option<_>>().ok_or_else(cut_off)?;
+        if hosts.contains(&String::new()) {
+            return Err(wrong("lacks a host"));
+        }
+        if namespace.is_empty() || namespace.contains('/') {
+            return Err(wrong("names no namespace"));
+        }
         let seed_only = match parameters {
             "" | "seed-only=false" => false,
             "seed-only=true" => true,
             _ => return Err(wrong("has other parameters than `seed-only`")),
         };
-        let (authority, namespace) =
-            rest.split_once('/').ok_or_else(|| wrong("names no namespace"))?;
-        if namespace.is_empty() || namespace.contains('/') {
-            return Err(wrong("names no namespace"));
-        }
-        let (login, hosts) = match authority.rsplit_once('@') {
-            Some((login, hosts)) => (Some(login), hosts),
-            None => (None, authority),
-        };
-        let hosts: Option<Vec<String>> = hosts.split(',').map(with_port).collect();
-        let hosts = hosts.ok_or_else(|| wrong("lacks a host, or has a port that is no number"))?;
+        let auth_mode = auth_mode(login, server).ok_or_else(|| {
+            wrong("comes with a password and no user; give both, or none of them")
+        })?;
         let pool = server.maximum_pool_size;
         let policy = ClientPolicy {
-            auth_mode: auth_mode(login, server),
+            auth_mode,
             timeout: ANSWER_MILLIS,
             connect_timeout: ANSWER_MILLIS,
             max_conns_per_node: pool,
@@ -74,31 +94,33 @@ impl Address {
     }
 }
 
+/// A host with its port; empty if there is none, and `None` if the port is no number.
 fn with_port(host: &str) -> Option<String> {
     let host = host.trim();
     // The colons of an IPv6 address are within brackets.
     match host.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
-        Some((name, port)) if !name.is_empty() && port.parse::<u16>().is_ok() => {
-            Some(host.to_owned())
-        }
-        Some(_) => None,
-        None if host.is_empty() => None,
+        Some((_, port)) if port.parse::<u16>().map_or(true, |number| number == 0) => None,
+        Some(("", _)) => Some(String::new()),
+        Some(_) => Some(host.to_owned()),
+        None if host.is_empty() => Some(String::new()),
         None => Some(format!("{host}:{PORT}")),
     }
 }
 
-/// The login of the configuration, or that of the address.
-fn auth_mode(in_address: Option<&str>, server: &DataSourceConfig) -> AuthMode {
-    let (user, password) = match in_address {
-        Some(login) => login.split_once(':').unwrap_or((login, "")),
-        None => ("", ""),
-    };
+/// The login of the configuration, or that of the address. `None` for a password without a user.
+fn auth_mode(in_address: Option<&str>, server: &DataSourceConfig) -> Option<AuthMode> {
+    let (user, password) =
+        in_address.map_or(("", ""), |login| login.split_once(':').unwrap_or((login, "")));
     let user = server.username.clone().unwrap_or_else(|| decoded(user));
     let password = match &server.password {
         Some(password) => password.expose_secret().to_owned(),
         None => decoded(password),
     };
-    if user.is_empty() { AuthMode::None } else { AuthMode::Internal(user, password) }
+    match (user.is_empty(), password.is_empty()) {
+        (true, true) => Some(AuthMode::None),
+        (true, false) => None,
+        (false, _) => Some(AuthMode::Internal(user, password)),
+    }
 }
 
 fn check_encryption(server: &DataSourceConfig) -> Result<(), LockError> {
@@ -141,11 +163,41 @@ mod tests {
             ("aerospike://u:secret@a/", "names no namespace"),
             ("aerospike://u:secret@a/ns/set", "names no namespace"),
             ("aerospike://u:secret@/ns", "lacks a host"),
-            ("aerospike://u:secret@a:x/ns", "lacks a host"),
+            ("aerospike://u:pass@:3000/ns", "lacks a host"),
+            ("aerospike://u:pass@a,/ns", "lacks a host"),
+            ("aerospike://:secret@a/ns", "no user"),
             ("aerospike://u:secret@a/ns?tls=true", "other parameters"),
         ] {
             let error = read(url).err().unwrap();
             assert!(error.contains(said) && !error.contains("secret"), "{url}: {error}");
+        }
+    }
+
+    #[test]
+    fn a_login_that_is_cut_off_is_refused_without_its_secret() {
+        for url in [
+            "aerospike://u:secret",
+            "aerospike://u:secret/ns",
+            "aerospike://u:secret,b:3000/ns",
+            "aerospike://u:se/secret@a/ns",
+            "aerospike://u:12/secret@a",
+            "aerospike://u:secret?x@a/ns",
+            "aerospike://u:12?secret@a/ns",
+            "aerospike://a:0/secret",
+        ] {
+            let error = read(url).err().expect(url);
+            assert!(error.contains("percent-encode") && !error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_password_without_a_user_is_refused() {
+        let mut config = DataSourceConfig::new("aerospike://a/ns");
+        config.password = Some("secret".to_owned().into());
+        for user in [None, Some(String::new())] {
+            config.username = user;
+            let error = Address::of(&config).err().unwrap().to_string();
+            assert!(error.contains("no user") && !error.contains("secret"), "{error}");
         }
     }
 
