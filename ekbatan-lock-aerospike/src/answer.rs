@@ -1,7 +1,5 @@
 //! Answers of the server: what is known of a request that failed, and the results of operations.
 
-use std::io;
-
 use aerospike::{BatchOperation, Error, ErrorKind, Record, ResultCode, Value};
 use ekbatan_lock::{BackendError, FailureKind};
 
@@ -30,15 +28,17 @@ fn kind(error: &Error) -> FailureKind {
     }
     match error.kind() {
         ErrorKind::Server { rc, .. } if *rc == ResultCode::Timeout => FailureKind::InDoubt,
-        ErrorKind::Io(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            FailureKind::Unavailable
-        }
-        ErrorKind::Connection
+        // The namespace was there at the start: the client was closed, or has found no node since.
+        ErrorKind::InvalidNamespace
+        | ErrorKind::Connection
         | ErrorKind::ConnectionPoolEmpty
         | ErrorKind::NoMoreConnections
         | ErrorKind::MaxErrorRate
-        | ErrorKind::InvalidNode => FailureKind::Unavailable,
-        ErrorKind::Timeout | ErrorKind::Io(_) | ErrorKind::BadResponse => FailureKind::InDoubt,
+        | ErrorKind::InvalidNode
+        // The client has not sent a write: otherwise the error would be in doubt. A read has no effect.
+        | ErrorKind::Timeout
+        | ErrorKind::Io(_)
+        | ErrorKind::BadResponse => FailureKind::Unavailable,
         _ => FailureKind::Refused,
     }
 }

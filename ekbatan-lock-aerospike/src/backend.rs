@@ -65,10 +65,15 @@ impl AerospikeBackend {
         if is_consistent {
             commands.set_consistent();
         }
-        let records = Arc::new(Records::new(commands, !is_consistent));
+        let records = Records::new(commands, !is_consistent);
         safety::check_locks(&records).await?;
+        Ok(Self::over(records, is_consistent))
+    }
+
+    pub(crate) fn over(records: Records, is_consistent: bool) -> Self {
+        let records = Arc::new(records);
         let poller = KeyPoller::new(WaitedKeys(records.clone()), POLLS);
-        Ok(Self { records, poller, is_consistent })
+        Self { records, poller, is_consistent }
     }
 }
 
@@ -92,8 +97,11 @@ impl LockBackend for AerospikeBackend {
         if let Some(token) = self.records.take(key, request).await? {
             return Ok(Attempt::Granted(Grant { owner: request.owner, token }));
         }
-        if request.waits {
-            self.records.mark(key).await?;
+        if request.waits
+            && let Err(error) = self.records.mark(key).await
+        {
+            // The try itself was answered, and the poller marks the key at its next look.
+            tracing::debug!(%error, "a key that is waited for was not marked");
         }
         // The poller notices when the term ends.
         self.poller.busy(key);

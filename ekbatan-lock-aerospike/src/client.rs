@@ -5,8 +5,8 @@
 //! time, the request fails; if no other request got one either, later ones use new connections. A
 //! client that is closed or dropped leaves no task behind, and stays closed.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use aerospike::expressions::Expression;
@@ -15,42 +15,59 @@ use aerospike::policy::{
     AdminPolicy, BasePolicy, BatchPolicy, QueryPolicy, ReadModeAp, ReadModeSc, Replica,
 };
 use aerospike::{
-    BatchOperation, Bins, Client, CommitLevel, ErrorKind, Expiration, Key, PartitionFilter, Record,
-    RecordExistsAction, Statement, Value, WritePolicy,
+    BatchOperation, Bins, Client, ClientPolicy, CommitLevel, ErrorKind, Expiration, Key,
+    PartitionFilter, Record, RecordExistsAction, Statement, Value, WritePolicy,
 };
-use ekbatan_lock::{BackendError, LockError};
+use async_trait::async_trait;
+use ekbatan_lock::{BackendError, Clients, CurrentClient, LockError};
 use futures_util::StreamExt;
-use tokio::runtime::Handle;
-use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::{ANSWER, ANSWER_MILLIS, Address};
 use crate::answer::{failed, is_answer, is_left_out};
+use crate::in_runtime::InRuntime;
 
 /// How long to wait for a connection that is being opened before asking for it again.
 const OPENING: Duration = Duration::from_millis(1);
 
-pub(crate) struct Commands {
-    shared: Arc<Shared>,
-}
+/// After this time the client has failed to end a request by itself. Until then it knows whether it has
+/// sent the request.
+const OVERDUE: Duration = ANSWER.saturating_add(Duration::from_secs(1));
 
-struct Shared {
-    address: Address,
+pub(crate) struct Commands {
+    client: CurrentClient<Cluster>,
+    namespace: String,
     set: String,
-    current: Mutex<Current>,
-    /// One permit for each connection to a node. Closed with the client.
-    permits: Semaphore,
     /// Whether the namespace is strongly consistent. Others refuse reads that ask for it.
     is_consistent: AtomicBool,
 }
 
-struct Current {
-    client: Arc<Client>,
-    generation: u64,
-    /// Whether another client is about to replace it.
-    replacing: bool,
-    /// When a request was last answered.
-    answered: Instant,
+/// How clients of the cluster are opened.
+struct Cluster {
+    hosts: String,
+    policy: ClientPolicy,
+}
+
+#[async_trait]
+impl Clients for Cluster {
+    type Client = Arc<Client>;
+    const SERVER: &'static str = "Aerospike";
+    const ANSWER: Duration = ANSWER;
+
+    async fn open(&self) -> Result<Arc<Client>, BackendError> {
+        match timeout(ANSWER, Client::new(&self.policy, &self.hosts)).await {
+            Ok(Ok(client)) => Ok(Arc::new(client)),
+            Ok(Err(error)) => Err(failed(&error)),
+            Err(_) => Err(silent()),
+        }
+    }
+
+    /// A client that is not closed would keep its task and its connections.
+    async fn close(client: Arc<Client>) {
+        if let Err(error) = client.close().await {
+            tracing::debug!(%error, "the client of Aerospike did not close in order");
+        }
+    }
 }
 
 /// When a write is allowed, and how long its record is kept.
@@ -62,28 +79,21 @@ pub(crate) struct Write {
 
 impl Commands {
     pub(crate) async fn connect(address: Address, set: String) -> Result<Self, LockError> {
-        let client = open(&address).await.map_err(|source| LockError::Start { source })?;
-        let answered = Instant::now();
-        let current = Current { client, generation: 0, replacing: false, answered };
-        let pool = address.policy.max_conns_per_node;
-        let shared = Shared {
-            address,
-            set,
-            current: Mutex::new(current),
-            permits: Semaphore::new(pool.clamp(1, Semaphore::MAX_PERMITS)),
-            is_consistent: AtomicBool::new(false),
-        };
-        Ok(Self { shared: Arc::new(shared) })
+        let Address { hosts, namespace, policy } = address;
+        let connections = policy.max_conns_per_node;
+        let client = CurrentClient::open(Cluster { hosts, policy }, connections).await;
+        let client = client.map_err(|source| LockError::Start { source })?;
+        Ok(Self { client, namespace, set, is_consistent: AtomicBool::new(false) })
     }
 
     /// Notes that the namespace is strongly consistent.
     pub(crate) fn set_consistent(&self) {
-        self.shared.is_consistent.store(true, Ordering::Release);
+        self.is_consistent.store(true, Ordering::Release);
     }
 
     /// The policy of every request. Only the master of a record knows its last grant.
     fn base(&self, filter: Option<Expression>) -> BasePolicy {
-        let is_consistent = self.shared.is_consistent.load(Ordering::Acquire);
+        let is_consistent = self.is_consistent.load(Ordering::Acquire);
         BasePolicy {
             replica: Replica::Master,
             read_mode_ap: ReadModeAp::All,
@@ -108,15 +118,11 @@ impl Commands {
     }
 
     pub(crate) fn namespace(&self) -> &str {
-        &self.shared.address.namespace
+        &self.namespace
     }
 
     pub(crate) fn set(&self) -> &str {
-        &self.shared.set
-    }
-
-    fn current(&self) -> MutexGuard<'_, Current> {
-        self.shared.current()
+        &self.set
     }
 
     fn key(&self, key: &str) -> Result<Key, BackendError> {
@@ -182,7 +188,7 @@ impl Commands {
         policy.base_policy.filter_expression = Some(filter);
         policy.base_policy.total_timeout = ANSWER_MILLIS;
         let statement = Statement::new(self.namespace(), self.set(), Bins::from([bin]));
-        let client = self.current().client.clone();
+        let client = self.client.client();
         let scanning = async {
             let found = client.query(&policy, PartitionFilter::all(), statement).await?;
             let (mut stream, mut texts) = (found.into_stream(), Vec::new());
@@ -193,7 +199,7 @@ impl Commands {
             }
             Ok(texts)
         };
-        match timeout(ANSWER, scanning).await {
+        match timeout(ANSWER, self.in_runtime(scanning)).await {
             Ok(texts) => texts.map_err(|error| failed(&error)),
             Err(_) => Err(silent()),
         }
@@ -201,7 +207,7 @@ impl Commands {
 
     /// Information about the namespace, from each node: its name, and pairs of names and values.
     pub(crate) async fn about_namespace(&self) -> Result<Vec<(String, String)>, BackendError> {
-        let client = self.current().client.clone();
+        let client = self.client.client();
         let command = format!("namespace/{}", self.namespace());
         let asking = async {
             let mut answers = Vec::new();
@@ -212,10 +218,14 @@ impl Commands {
             }
             Ok(answers)
         };
-        match timeout(ANSWER, asking).await {
+        match timeout(ANSWER, self.in_runtime(asking)).await {
             Ok(answers) => answers.map_err(|error| failed(&error)),
             Err(_) => Err(silent()),
         }
+    }
+
+    fn in_runtime<F: Future>(&self, work: F) -> InRuntime<F> {
+        InRuntime::new(self.client.runtime().clone(), work)
     }
 
     /// Sends a request, and again only if there was no connection yet to send it over.
@@ -223,123 +233,51 @@ impl Commands {
         &self,
         send: impl Fn(Arc<Client>) -> F,
     ) -> Result<aerospike::Result<T>, BackendError> {
-        let _permit = match timeout(ANSWER, self.shared.permits.acquire()).await {
-            Ok(Ok(permit)) => permit,
-            Ok(Err(_)) => {
-                return Err(BackendError::unavailable("Aerospike: the locks were closed"));
-            }
-            Err(_) => {
-                return Err(BackendError::unavailable(format!(
-                    "Aerospike: no connection was free within {ANSWER:?}; maximum-pool-size may be \
-                     too small"
-                )));
-            }
-        };
-        let (client, generation) = {
-            let current = self.current();
-            (current.client.clone(), current.generation)
-        };
+        let request = self.client.for_request().await?;
+        let client = request.client();
+        let began = Instant::now();
         let sending = async {
             loop {
                 match send(client.clone()).await {
                     // Another one is being opened.
-                    Err(error) if matches!(error.kind(), ErrorKind::ConnectionPoolEmpty) => {
+                    Err(error)
+                        if matches!(error.kind(), ErrorKind::ConnectionPoolEmpty)
+                            && began.elapsed() < ANSWER =>
+                    {
                         sleep(OPENING).await;
                     }
                     answer => return answer,
                 }
             }
         };
-        let sent = Instant::now();
-        match timeout(ANSWER, sending).await {
+        match timeout(OVERDUE, self.in_runtime(sending)).await {
             Ok(answer) => {
                 match &answer {
                     Err(error) if !is_answer(error) => {
                         if error.is_client_timeout() {
-                            self.replace(generation, sent);
+                            self.client.unanswered(&request);
                         }
                     }
-                    _ => self.current().answered = Instant::now(),
+                    _ => self.client.answered(),
                 }
                 Ok(answer)
             }
             Err(_) => {
-                self.replace(generation, sent);
+                self.client.unanswered(&request);
                 Err(silent())
             }
         }
     }
 
-    /// Replaces a client over which no request was answered since this one was sent.
-    fn replace(&self, generation: u64, sent: Instant) {
-        let mut current = self.current();
-        let answers = current.answered > sent;
-        if current.generation != generation || answers || self.shared.permits.is_closed() {
-            return;
-        }
-        if std::mem::replace(&mut current.replacing, true) {
-            return;
-        }
-        let shared = self.shared.clone();
-        tokio::spawn(async move {
-            let opened = open(&shared.address).await;
-            let unused = {
-                let mut current = shared.current();
-                current.replacing = false;
-                opened.map(|client| {
-                    if shared.permits.is_closed() {
-                        return client;
-                    }
-                    current.generation += 1;
-                    std::mem::replace(&mut current.client, client)
-                })
-            };
-            match unused {
-                Ok(unused) => drop(unused.close().await),
-                Err(error) => tracing::debug!(%error, "the client of Aerospike was not replaced"),
-            }
-        });
-    }
-
     /// Closes all connections. Later requests fail.
     pub(crate) async fn close(&self) {
-        let client = {
-            let current = self.current();
-            self.shared.permits.close();
-            current.client.clone()
-        };
-        if let Err(error) = client.close().await {
-            tracing::debug!(%error, "the client of Aerospike did not close in order");
-        }
-    }
-}
-
-impl Shared {
-    fn current(&self) -> MutexGuard<'_, Current> {
-        self.current.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A client that is not closed would keep its task and its connections.
-impl Drop for Shared {
-    fn drop(&mut self) {
-        let client = self.current().client.clone();
-        // Without a runtime there is no such task.
-        if let Ok(runtime) = Handle::try_current() {
-            runtime.spawn(async move { client.close().await });
-        }
-    }
-}
-
-async fn open(address: &Address) -> Result<Arc<Client>, BackendError> {
-    let opening = Client::new(&address.policy, &address.hosts);
-    match timeout(ANSWER, opening).await {
-        Ok(Ok(client)) => Ok(Arc::new(client)),
-        Ok(Err(error)) => Err(failed(&error)),
-        Err(_) => Err(silent()),
+        self.client.close().await;
     }
 }
 
 fn silent() -> BackendError {
     BackendError::in_doubt(format!("Aerospike did not answer within {ANSWER:?}"))
 }
+
+#[cfg(test)]
+mod tests;

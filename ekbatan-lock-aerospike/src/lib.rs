@@ -68,6 +68,7 @@ mod address;
 mod answer;
 mod backend;
 mod client;
+mod in_runtime;
 mod record;
 mod records;
 mod safety;

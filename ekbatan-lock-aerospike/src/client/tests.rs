@@ -1,0 +1,137 @@
+//! What is known of requests to a node that falls silent or goes down. The node speaks the part of the
+//! protocol by which a client finds it. It answers so many other requests, each as if its filter did
+//! not hold, and is silent then.
+
+use std::sync::atomic::AtomicUsize;
+
+use ekbatan_lock::{Attempt, FailureKind, GrantRequest, LockBackend};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::task::JoinSet;
+
+use uuid::Uuid;
+
+use super::*;
+use crate::backend::AerospikeBackend;
+use crate::records::Records;
+
+/// The type of a message that asks for information.
+const INFO: u8 = 1;
+
+/// The type of a message about a record, the length of its fixed part, and the result in it.
+const RECORD: (u8, u8, usize) = (3, 22, 5);
+
+async fn serve(mut connection: TcpStream, answers: Arc<AtomicUsize>) -> std::io::Result<()> {
+    loop {
+        // The version, the type, and the length in six bytes.
+        let mut head = [0; 8];
+        connection.read_exact(&mut head).await?;
+        let length =
+            u64::from_be_bytes([0, 0, head[2], head[3], head[4], head[5], head[6], head[7]]);
+        let mut asked = vec![0; usize::try_from(length).unwrap()];
+        connection.read_exact(&mut asked).await?;
+        if head[1] != INFO {
+            let is_answered = |left: usize| left.checked_sub(1);
+            if answers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, is_answered).is_ok() {
+                let (kind, length, result) = RECORD;
+                let mut answer = vec![0; usize::from(length)];
+                answer[0] = length;
+                answer[result] = u8::from(aerospike::ResultCode::FilteredOut);
+                connection.write_all(&[2, kind, 0, 0, 0, 0, 0, length]).await?;
+                connection.write_all(&answer).await?;
+            }
+            continue;
+        }
+        let every_partition = format!("test:0,1,{}//8=", "////".repeat(170));
+        let mut answer = String::new();
+        for name in String::from_utf8_lossy(&asked).lines() {
+            let value = match name {
+                "node" => "A",
+                "build" => "8.1.0.0",
+                "replicas" => &every_partition,
+                name if name.ends_with("generation") => "1",
+                _ => "",
+            };
+            answer.push_str(&format!("{name}\t{value}\n"));
+        }
+        head[2..].copy_from_slice(&u64::try_from(answer.len()).unwrap().to_be_bytes()[2..]);
+        connection.write_all(&[&head, answer.as_bytes()].concat()).await?;
+    }
+}
+
+/// The commands to a node that lives in the tasks.
+async fn node(answers: usize) -> (Commands, JoinSet<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let mut node = JoinSet::new();
+    node.spawn(async move {
+        let (mut connections, answers) = (JoinSet::new(), Arc::new(AtomicUsize::new(answers)));
+        loop {
+            let (connection, _) = listener.accept().await.unwrap();
+            connections.spawn(serve(connection, answers.clone()));
+        }
+    });
+    let url = format!("aerospike://127.0.0.1:{port}/test?seed-only=true");
+    let config = ekbatan_core::config::DataSourceConfig::new(&url);
+    let address = Address::of(&config).unwrap();
+    (Commands::connect(address, "locks".to_owned()).await.unwrap(), node)
+}
+
+async fn write(commands: &Commands) -> Result<Option<Record>, BackendError> {
+    let write =
+        Write { filter: None, record: RecordExistsAction::Update, kept: Expiration::DontUpdate };
+    let operation = aerospike::operations::put(&aerospike::Bin::new("o", Value::from(1)));
+    commands.write("k", write, &[operation]).await
+}
+
+async fn failure_of_a_write(commands: &Commands) -> FailureKind {
+    write(commands).await.unwrap_err().kind()
+}
+
+/// Both at once, so that they need two connections.
+async fn two_writes(commands: &Commands) {
+    let (one, other) = tokio::join!(write(commands), write(commands));
+    assert!(one.unwrap().is_none() && other.unwrap().is_none());
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn connections_outlive_the_runtime_of_the_caller_that_opened_them() {
+    let (commands, _node) = node(4).await;
+    let commands = Arc::new(commands);
+    let of_caller = commands.clone();
+    let caller = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(two_writes(&of_caller));
+    });
+    tokio::task::spawn_blocking(|| caller.join().unwrap()).await.unwrap();
+    two_writes(&commands).await;
+}
+
+#[tokio::test]
+async fn a_write_that_a_silent_node_got_is_in_doubt() {
+    let (commands, _node) = node(0).await;
+    assert_eq!(failure_of_a_write(&commands).await, FailureKind::InDoubt);
+}
+
+#[tokio::test]
+async fn a_write_for_which_there_was_no_connection_had_no_effect() {
+    let (commands, mut node) = node(0).await;
+    node.shutdown().await;
+    assert_eq!(failure_of_a_write(&commands).await, FailureKind::Unavailable);
+}
+
+#[tokio::test]
+async fn a_write_over_a_client_that_is_closed_had_no_effect() {
+    let (commands, _node) = node(0).await;
+    let client = commands.client.client();
+    client.close().await.unwrap();
+    assert_eq!(failure_of_a_write(&commands).await, FailureKind::Unavailable);
+}
+
+#[tokio::test]
+async fn a_mark_that_fails_does_not_fail_the_try() {
+    let (commands, _node) = node(1).await;
+    let backend = AerospikeBackend::over(Records::new(commands, true), false);
+    let request = GrantRequest::new(Uuid::new_v4(), "a test", ANSWER).waiting();
+    assert_eq!(backend.try_grant("k", &request).await.unwrap(), Attempt::Busy(None));
+}
