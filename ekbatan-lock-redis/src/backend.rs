@@ -123,6 +123,17 @@ impl LockBackend for RedisBackend {
         answered(self.commands.run(extend).await)
     }
 
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        let set_term = self.scripts.extend.key(self.names.lock(key));
+        let set_term = set_term.arg(grant.owner).arg(milliseconds(term)).arg("exactly");
+        answered(self.commands.run(set_term).await)
+    }
+
     async fn extend_all(&self, extensions: &[GrantExtension]) -> Result<Vec<bool>, BackendError> {
         let extend = |of: &GrantExtension| {
             let extend = self.scripts.extend.key(self.names.lock(&of.key));

@@ -119,7 +119,7 @@ pub struct Grant {
     pub token: i64,
 }
 
-/// A grant that is to last for `term` from now.
+/// A grant that is to last for at least `term` from now.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct GrantExtension {
@@ -246,9 +246,23 @@ pub trait LockBackend: Send + Sync + 'static {
     /// Takes the key if it is free.
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError>;
 
-    /// Makes the grant last for `term` from now. Returns `false` if the grant is no longer
+    /// Makes the grant last for at least `term` from now. Returns `false` if the grant is no longer
     /// valid, and never grants the key anew.
+    ///
+    /// The server may carry a request out late, after another one for a longer term was answered. So
+    /// it must not shorten the term, unless the server refuses what is late.
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError>;
+
+    /// Makes the grant last for `term` from now, also if it would last longer. Otherwise like
+    /// [`extend`](Self::extend), which is called instead where it shortens terms.
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.extend(key, grant, term).await
+    }
 
     /// Makes several grants last, as [`extend`](Self::extend) does with one, in one request.
     /// Returns, in their order, which of them it has extended. Those that it leaves out may be
@@ -310,7 +324,7 @@ pub trait LockBackend: Send + Sync + 'static {
     }
 
     /// Whether the server frees a key by itself when its term ends, and
-    /// [`extend`](Self::extend) can shorten the term. If not, the process itself holds a key
+    /// [`set_term`](Self::set_term) can shorten the term. If not, the process itself holds a key
     /// that has to stay taken after its work.
     fn frees_by_itself(&self) -> bool {
         false

@@ -35,7 +35,9 @@ async fn the_backend_conforms(kind: Kind) {
             let backend =
                 async || EtcdBackend::connect(&server.url(), &namespace.to_string()).await.unwrap();
             // A waiter is registered at the server, and no other caller is told of a release.
-            LockConformance::of(backend().await, backend().await).without_hints()
+            LockConformance::of(backend().await, backend().await)
+                .without_hints()
+                .without_late_requests()
         }
         Kind::MongoDb | Kind::Aerospike | Kind::HBase => return a_store_conforms(kind).await,
         Kind::Sqlite => {
@@ -105,7 +107,9 @@ async fn a_store_conforms(kind: Kind) {
             use ekbatan_lock_hbase::HBaseBackend;
             let backend = async || HBaseBackend::connect(&url, &namespace).await.unwrap();
             // A waiter is registered at the server, and no other caller is told of a release.
-            LockConformance::of(backend().await, backend().await).without_hints()
+            LockConformance::of(backend().await, backend().await)
+                .without_hints()
+                .without_late_requests()
         }
         _ => unreachable!("{kind:?} is built without its feature"),
     };

@@ -83,6 +83,17 @@ impl ProcessKeys {
     fn standing(&self, key: &str) -> Option<&TakenKey> {
         self.taken.get(key).filter(|taken| taken.until > Instant::now())
     }
+
+    /// Changes the end of a grant. Returns whether it stands.
+    fn set_end(&mut self, key: &str, grant: &Grant, end: impl FnOnce(Instant) -> Instant) -> bool {
+        let now = Instant::now();
+        let taken = self.taken.get_mut(key);
+        let Some(taken) = taken.filter(|it| it.until > now && it.owner == grant.owner) else {
+            return false;
+        };
+        taken.until = end(taken.until);
+        true
+    }
 }
 
 #[async_trait]
@@ -111,13 +122,18 @@ impl LockBackend for ProcessBackend {
     }
 
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
-        let mut state = self.state();
         let until = Instant::now() + countable(term);
-        let ours = state.standing(key).is_some_and(|taken| taken.owner == grant.owner);
-        if ours && let Some(taken) = state.taken.get_mut(key) {
-            taken.until = until;
-        }
-        Ok(ours)
+        Ok(self.state().set_end(key, grant, |before| before.max(until)))
+    }
+
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        let until = Instant::now() + countable(term);
+        Ok(self.state().set_end(key, grant, |_| until))
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {

@@ -49,11 +49,25 @@ impl LockConformance {
     pub(super) async fn a_term_is_shortened(&self) -> Result<(), Failure> {
         let key = new_key("shortened");
         let first = self.take(&self.one, &key, LONG).await?;
-        let shortened = self.one.extend(&key, &first, SHORT).await.map_err(broke("extend"))?;
+        let shortened = self.one.set_term(&key, &first, SHORT).await.map_err(broke("set_term"))?;
         ensure(shortened, || "a term could not be made shorter".to_owned())?;
         let second = self.take_in_the_end(&self.other, &key).await?;
         self.ensure_over(&key, &first).await?;
         self.give_back(&self.other, &key, &second).await
+    }
+
+    pub(super) async fn an_extension_that_comes_late_shortens_nothing(
+        &self,
+    ) -> Result<(), Failure> {
+        let key = new_key("late extension");
+        let grant = self.take(&self.one, &key, LONG).await?;
+        let extended = self.one.extend(&key, &grant, SHORT).await.map_err(broke("extend"))?;
+        ensure(extended, || "a grant that stands was not extended".to_owned())?;
+        tokio::time::sleep(SHORT + ROUNDING).await;
+        self.ensure_taken(&key).await.map_err(|why| {
+            format!("after an extension by {SHORT:?} of a term of {LONG:?}: {why}")
+        })?;
+        self.give_back(&self.one, &key, &grant).await
     }
 
     pub(super) async fn only_what_stands_is_extended(&self) -> Result<(), Failure> {

@@ -44,6 +44,7 @@ pub struct LockConformance {
     hints: bool,
     forces_others: bool,
     lists: bool,
+    requests_come_late: bool,
     patience: Duration,
 }
 
@@ -86,6 +87,7 @@ impl LockConformance {
             hints: true,
             forces_others: true,
             lists: true,
+            requests_come_late: true,
             patience: PATIENCE,
         }
     }
@@ -99,6 +101,7 @@ impl LockConformance {
             hints: false,
             forces_others: true,
             lists: true,
+            requests_come_late: true,
             patience: PATIENCE,
         }
     }
@@ -122,6 +125,14 @@ impl LockConformance {
     #[must_use]
     pub fn without_listing(mut self) -> Self {
         self.lists = false;
+        self
+    }
+
+    /// The same suite, for a backend whose server refuses an extension that arrives after a later one. So
+    /// [`extend`](LockBackend::extend) may shorten a term.
+    #[must_use]
+    pub fn without_late_requests(mut self) -> Self {
+        self.requests_come_late = false;
         self
     }
 
@@ -182,6 +193,10 @@ impl LockConformance {
             checks.push(("a term ends", Box::pin(self.a_term_ends())));
             checks.push(("a term is extended", Box::pin(self.a_term_is_extended())));
             checks.push(("a term is shortened", Box::pin(self.a_term_is_shortened())));
+            if self.requests_come_late {
+                let check = self.an_extension_that_comes_late_shortens_nothing();
+                checks.push(("an extension that comes late shortens nothing", Box::pin(check)));
+            }
         }
         if self.hints {
             checks.push(("a release is hinted", Box::pin(self.a_release_is_hinted())));

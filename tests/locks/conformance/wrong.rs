@@ -23,6 +23,8 @@ enum Defect {
     IgnoresTerms,
     EndsTermsEarly,
     ForgetsExtensions,
+    ShortensTerms,
+    NeverShortensTerms,
     HidesTheHolder,
     LosesGrants,
     HidesHeldKeys,
@@ -105,7 +107,20 @@ impl LockBackend for WrongBackend {
                 let holder = self.inner.inspect(key).await?;
                 Ok(holder.is_some_and(|holder| holder.owner == Some(grant.owner)))
             }
+            Defect::ShortensTerms => self.inner.set_term(key, grant, term).await,
             _ => self.inner.extend(&self.name_of(key), grant, term).await,
+        }
+    }
+
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        match self.defect {
+            Defect::NeverShortensTerms => self.inner.extend(key, grant, term).await,
+            _ => self.inner.set_term(&self.name_of(key), grant, term).await,
         }
     }
 
@@ -226,6 +241,8 @@ async fn each_defect_is_named() {
         (Defect::IgnoresTerms, "a term ends"),
         (Defect::EndsTermsEarly, "a term ends"),
         (Defect::ForgetsExtensions, "a term is extended"),
+        (Defect::ShortensTerms, "an extension that comes late shortens nothing"),
+        (Defect::NeverShortensTerms, "a term is shortened"),
         (Defect::HidesTheHolder, "the holder is known"),
         (Defect::LosesGrants, "a grant is not lost by itself"),
         (Defect::HidesHeldKeys, "held keys are listed"),

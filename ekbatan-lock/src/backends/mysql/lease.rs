@@ -27,7 +27,7 @@ use uuid::Uuid;
 use super::cleaning::RowCleaner;
 use super::connection::{StatementResult, value};
 use super::pool::MySqlLockPool;
-use super::sql::{MICROS, MILLIS, NEVER, begins_with, micros, text, texts, uuid};
+use super::sql::{MICROS, MILLIS, NEVER, begins_with, in_time, micros, text, texts, uuid};
 use super::tables::{LEASES, full_name};
 use crate::backends::key_poller::{KeyPoller, KeyState, KeyStates, Pace};
 use crate::backends::server_clock::{ServerClock, not_read};
@@ -172,6 +172,18 @@ impl LeaseRows {
         }
     }
 
+    /// Sets the end of the lease to `until`, if it stands.
+    fn change_end_sql(&self, until: &str, key: &str, grant: &Grant) -> String {
+        format!(
+            "UPDATE {} SET until = {until} \
+             WHERE lock_key = {} AND owner = {} AND token = {} AND until > UTC_TIMESTAMP(6)",
+            self.table,
+            text(key),
+            uuid(grant.owner),
+            grant.token
+        )
+    }
+
     /// Extends the leases, and selects the keys of those that are valid then. Takes the rows in the
     /// order of their keys.
     fn extend_all_sql(&self, extensions: &[GrantExtension]) -> String {
@@ -190,8 +202,8 @@ impl LeaseRows {
         );
         let mine = format!("lock_key IN ({keys}) AND ({grants}) AND until > UTC_TIMESTAMP(6)");
         format!(
-            "UPDATE {table} SET until = UTC_TIMESTAMP(6) \
-                 + INTERVAL CASE lock_key {terms} END MICROSECOND WHERE {mine} ORDER BY lock_key; \
+            "UPDATE {table} SET until = GREATEST(until, UTC_TIMESTAMP(6) \
+                 + INTERVAL CASE lock_key {terms} END MICROSECOND) WHERE {mine} ORDER BY lock_key; \
              SELECT lock_key FROM {table} WHERE {mine}"
         )
     }
@@ -295,16 +307,20 @@ impl LockBackend for MySqlLeases {
     }
 
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
-        let sql = format!(
-            "UPDATE {} SET until = UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND \
-             WHERE lock_key = {} AND owner = {} AND token = {} AND until > UTC_TIMESTAMP(6)",
-            self.rows.table,
-            micros(term),
-            text(key),
-            uuid(grant.owner),
-            grant.token
-        );
+        // It may be carried out late, after a later one. So it never shortens a term.
+        let until = format!("GREATEST(until, {})", in_time(term));
+        let sql = self.rows.change_end_sql(&until, key, grant);
         self.rows.affects("extending a lease", &sql).await
+    }
+
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        let sql = self.rows.change_end_sql(&in_time(term), key, grant);
+        self.rows.affects("setting the term of a lease", &sql).await
     }
 
     async fn extend_all(&self, extensions: &[GrantExtension]) -> Result<Vec<bool>, BackendError> {

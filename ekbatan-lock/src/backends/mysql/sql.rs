@@ -63,6 +63,11 @@ pub(super) fn micros(term: Duration) -> u128 {
     term.min(LONGEST).as_micros() + 1
 }
 
+/// The moment after this time.
+pub(super) fn in_time(term: Duration) -> String {
+    format!("UTC_TIMESTAMP(6) + INTERVAL {} MICROSECOND", micros(term))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -39,7 +39,14 @@ const TAKE: &str = "\
     SELECT *, eventlog.lease_in_time($10) \
     FROM eventlog.lease_take($1, $2, $3, $4, $5, $6, $7, $8, $9)";
 
+/// It may be carried out late, after a later one. So it never shortens a term.
 const EXTEND: &str = "\
+    UPDATE eventlog.lock_leases \
+    SET until = greatest(until, clock_timestamp() + $4 * interval '1 microsecond') \
+    WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > clock_timestamp() \
+    RETURNING CASE WHEN NOT $5 THEN set_config('synchronous_commit', 'off', true) END";
+
+const SET_TERM: &str = "\
     UPDATE eventlog.lock_leases SET until = clock_timestamp() + $4 * interval '1 microsecond' \
     WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > clock_timestamp() \
     RETURNING CASE WHEN NOT $5 THEN set_config('synchronous_commit', 'off', true) END";
@@ -51,7 +58,7 @@ const EXTEND_ALL: &str = "\
             ON l.lock_key = v.lock_key AND l.owner = v.owner AND l.token = v.token \
         WHERE l.until > clock_timestamp() FOR UPDATE OF l SKIP LOCKED) \
     UPDATE eventlog.lock_leases l \
-    SET until = clock_timestamp() + mine.term * interval '1 microsecond' \
+    SET until = greatest(l.until, clock_timestamp() + mine.term * interval '1 microsecond') \
     FROM mine WHERE l.lock_key = mine.lock_key \
     RETURNING l.lock_key, CASE WHEN NOT $5 THEN set_config('synchronous_commit', 'off', true) END";
 
@@ -236,6 +243,26 @@ impl LeaseRows {
         Ok(())
     }
 
+    /// Returns whether the lease stands.
+    async fn change_end(
+        &self,
+        what: &'static str,
+        sql: &'static str,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        let term = micros(term) as f64;
+        let values: [TypedValue<'_>; 5] = [
+            (&key, Type::TEXT),
+            (&grant.owner, Type::UUID),
+            (&grant.token, Type::INT8),
+            (&term, Type::FLOAT8),
+            (&self.durable, Type::BOOL),
+        ];
+        Ok(self.pool.row(what, sql, &values).await?.is_some())
+    }
+
     /// Looks at all keys that the process waits for, in one statement.
     async fn look(&self, keys: &[String], owners: &[Uuid]) -> Result<(), BackendError> {
         let (registered, confirm) = (micros(REGISTERED), micros(CONFIRM));
@@ -292,15 +319,16 @@ impl LockBackend for PostgresLeases {
     }
 
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
-        let term = micros(term) as f64;
-        let values: [TypedValue<'_>; 5] = [
-            (&key, Type::TEXT),
-            (&grant.owner, Type::UUID),
-            (&grant.token, Type::INT8),
-            (&term, Type::FLOAT8),
-            (&self.rows.durable, Type::BOOL),
-        ];
-        Ok(self.rows.pool.row("extending a lease", EXTEND, &values).await?.is_some())
+        self.rows.change_end("extending a lease", EXTEND, key, grant, term).await
+    }
+
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.rows.change_end("setting the term of a lease", SET_TERM, key, grant, term).await
     }
 
     async fn extend_all(&self, extensions: &[GrantExtension]) -> Result<Vec<bool>, BackendError> {

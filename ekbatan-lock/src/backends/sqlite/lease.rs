@@ -70,7 +70,16 @@ const TAKE: &str = concat!(
     RETURNING owner = $2, token"
 );
 
+/// It may be carried out late, after a later one. So it never shortens a term.
 const EXTEND: &str = concat!(
+    "UPDATE eventlog_lock_leases SET until = max(until, ",
+    now!(),
+    " + $4) WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > ",
+    now!(),
+    " RETURNING token"
+);
+
+const SET_TERM: &str = concat!(
     "UPDATE eventlog_lock_leases SET until = ",
     now!(),
     " + $4 WHERE lock_key = $1 AND owner = $2 AND token = $3 AND until > ",
@@ -80,9 +89,9 @@ const EXTEND: &str = concat!(
 
 /// The grants are one JSON text: a list of key, owner, token and term.
 const EXTEND_ALL: &str = concat!(
-    "UPDATE eventlog_lock_leases SET until = ",
+    "UPDATE eventlog_lock_leases SET until = max(until, ",
     now!(),
-    " + v.term FROM (SELECT value ->> 0 AS lock_key, value ->> 1 AS owner, \
+    " + v.term) FROM (SELECT value ->> 0 AS lock_key, value ->> 1 AS owner, \
             CAST(value ->> 2 AS INTEGER) AS token, CAST(value ->> 3 AS INTEGER) AS term \
         FROM json_each($1)) AS v \
     WHERE eventlog_lock_leases.lock_key = v.lock_key AND eventlog_lock_leases.owner = v.owner \
@@ -155,6 +164,25 @@ impl SqliteLeases {
         Ok(Self { file, poller, cleaner: Arc::default() })
     }
 
+    /// Returns whether the lease stands.
+    async fn change_end(
+        &self,
+        what: &'static str,
+        sql: &'static str,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        let owner = grant.owner.to_string();
+        let values = [
+            SqliteValue::Text(key),
+            SqliteValue::Text(&owner),
+            SqliteValue::Int(grant.token),
+            SqliteValue::Int(millis(term)),
+        ];
+        Ok(self.file.row(what, sql, &values).await?.is_some())
+    }
+
     /// Deletes old rows if that is due, without the caller waiting for it.
     fn clean(&self) {
         if self.cleaner.released() {
@@ -219,14 +247,16 @@ impl LockBackend for SqliteLeases {
     }
 
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError> {
-        let owner = grant.owner.to_string();
-        let values = [
-            SqliteValue::Text(key),
-            SqliteValue::Text(&owner),
-            SqliteValue::Int(grant.token),
-            SqliteValue::Int(millis(term)),
-        ];
-        Ok(self.file.row("extending a lease", EXTEND, &values).await?.is_some())
+        self.change_end("extending a lease", EXTEND, key, grant, term).await
+    }
+
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.change_end("setting the term of a lease", SET_TERM, key, grant, term).await
     }
 
     async fn extend_all(&self, extensions: &[GrantExtension]) -> Result<Vec<bool>, BackendError> {

@@ -57,7 +57,7 @@ pub(super) async fn obtain(
     contend(server, waiter).await
 }
 
-/// Whether the grant lasts for the waiter's term. Extends it if necessary.
+/// Whether the grant lasts for the waiter's term. Changes its term if necessary.
 async fn lasts(server: &ServerKey, granted: &mut ServerGrant, waiter: &Waiter) -> bool {
     let term = waiter.term();
     let asked = Instant::now();
@@ -69,8 +69,13 @@ async fn lasts(server: &ServerKey, granted: &mut ServerGrant, waiter: &Waiter) -
         return true;
     }
     let before = granted.extending(asked + term);
-    let extending = server.backend().extend(server.stored(), &granted.grant, term);
-    match server.asking(extending).await {
+    let (backend, key) = (server.backend(), server.stored());
+    let changing = if too_long {
+        backend.set_term(key, &granted.grant, term)
+    } else {
+        backend.extend(key, &granted.grant, term)
+    };
+    match server.asking(changing).await {
         Ok(true) => {
             granted.extended(asked + term, before);
             if granted.is_over() {

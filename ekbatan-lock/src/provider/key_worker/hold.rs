@@ -205,7 +205,7 @@ async fn keep(server: &mut ServerKey, hold: &Hold, granted: ServerGrant, rest: D
     let until = Instant::now() + rest;
     let grant = granted.grant;
     if server.backend().frees_by_itself() {
-        let keeping = server.backend().extend(server.stored(), &grant, rest);
+        let keeping = server.backend().set_term(server.stored(), &grant, rest);
         let kept = server.asking(keeping).await;
         if !server.queue.is_keeping() && !server.queue.is_closed() {
             // It was released by force meanwhile.
