@@ -25,8 +25,9 @@ use handlers::Posting;
 /// The variable that holds the [`Order`] of a worker.
 const ORDER: &str = "EKBATAN_TEST_EVENT_WORKER";
 
-/// The shortest lease that a node accepts.
-const LEASE: Duration = Duration::from_secs(1);
+/// Much longer than a renewal takes on a machine that has more work than it can do: a node whose renewals take as
+/// long as its lease is alive for moments only, and starts nothing.
+const LEASE: Duration = Duration::from_secs(3);
 
 /// Adds the entry by the action that marks the event as handled, in the order of the versions.
 const ORDERED: u8 = 0;
