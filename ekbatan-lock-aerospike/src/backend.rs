@@ -112,6 +112,15 @@ impl LockBackend for AerospikeBackend {
         self.records.extend(key, grant, term).await
     }
 
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.records.set_term(key, grant, term).await
+    }
+
     async fn extend_all(&self, extensions: &[GrantExtension]) -> Result<Vec<bool>, BackendError> {
         self.records.extend_all(extensions).await
     }

@@ -108,12 +108,11 @@ pub(crate) fn is_free_for(owner: Uuid) -> Expression {
 pub(crate) fn take(key: &str, request: &GrantRequest, process: Uuid) -> Vec<Operation> {
     let again = || and(vec![is_owner(request.owner), stands()]);
     let by_us = eq(text("w"), string_val(process.to_string()));
-    let until = num_add(vec![now(), int_val(milliseconds(request.term))]);
     // The server executes them in order, each with the effects of those before.
     vec![
         write("t", cond(vec![again(), number("t"), next_token()])),
         write("s", cond(vec![again(), number("s"), now()])),
-        write("u", until),
+        write("u", in_time(request.term)),
         put_text("o", request.owner.to_string()),
         put_text("h", &request.holder),
         put_text("k", key),
@@ -132,9 +131,19 @@ pub(crate) fn is_grant(grant: &Grant) -> Expression {
     and(all)
 }
 
-/// Makes the grant last from now.
+fn in_time(term: Duration) -> Expression {
+    num_add(vec![now(), int_val(milliseconds(term))])
+}
+
+/// Makes the grant last for at least this term from now. It may be carried out late, after a later one.
+/// So it never shortens a term.
 pub(crate) fn extend(term: Duration) -> Vec<Operation> {
-    vec![write("u", num_add(vec![now(), int_val(milliseconds(term))]))]
+    vec![write("u", max(vec![number("u"), in_time(term)]))]
+}
+
+/// Makes the grant last for this term from now.
+pub(crate) fn set_term(term: Duration) -> Vec<Operation> {
+    vec![write("u", in_time(term))]
 }
 
 /// Whether another process is known to wait.

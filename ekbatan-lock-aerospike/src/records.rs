@@ -74,6 +74,16 @@ impl Records {
         Ok(self.commands.write(key, write, &record::extend(term)).await?.is_some())
     }
 
+    pub(crate) async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        let write = self.of_grant(grant, term);
+        Ok(self.commands.write(key, write, &record::set_term(term)).await?.is_some())
+    }
+
     /// Which of them stood, and last now.
     pub(crate) async fn extend_all(
         &self,

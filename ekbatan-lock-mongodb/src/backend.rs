@@ -86,6 +86,15 @@ impl LockBackend for MongoDbBackend {
         self.documents.extend(key, grant, term).await
     }
 
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.documents.set_term(key, grant, term).await
+    }
+
     async fn extend_all(&self, extensions: &[GrantExtension]) -> Result<Vec<bool>, BackendError> {
         self.documents.extend_all(extensions).await
     }

@@ -11,7 +11,7 @@ use uuid::Uuid;
 
 use crate::answer::{number, unexpected, written};
 use crate::client::Commands;
-use crate::pipeline::{extend, force, give_up, looked_at, release, renew_place, take};
+use crate::pipeline::{extend, force, give_up, looked_at, release, renew_place, set_term, take};
 
 /// Greater than every text that begins with the same letters.
 const LAST: char = '\u{10ffff}';
@@ -101,6 +101,15 @@ impl Documents {
         term: Duration,
     ) -> Result<bool, BackendError> {
         self.of_grant(key, grant, extend(term)).await
+    }
+
+    pub(crate) async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.of_grant(key, grant, set_term(term)).await
     }
 
     /// Which of them stood, and last now. The server says how many documents it changed, so a second

@@ -210,10 +210,19 @@ pub(crate) fn force() -> Vec<Bson> {
     vec![living(), note(stands()), passed_on(true), remember()]
 }
 
-/// Makes the grant last from now if it stands.
+/// Makes the grant last for at least this term from now if it stands. It may be carried out late, after
+/// a later one. So it never shortens a term.
 pub(crate) fn extend(term: Duration) -> Vec<Bson> {
-    let until = if_stood(in_time(term), "$until");
-    vec![note(stands()), set(doc! { "until": until }), remember()]
+    last_until(doc! { "$max": ["$until", in_time(term)] }.into())
+}
+
+/// Makes the grant last for this term from now if it stands.
+pub(crate) fn set_term(term: Duration) -> Vec<Bson> {
+    last_until(in_time(term))
+}
+
+fn last_until(until: Bson) -> Vec<Bson> {
+    vec![note(stands()), set(doc! { "until": if_stood(until, "$until") }), remember()]
 }
 
 /// Ends the grant of an acquisition whose answer was lost, if there is one, takes its place away,
