@@ -143,7 +143,8 @@ impl<S: SessionServer> LockBackend for SessionBackend<S> {
     async fn lost(&self, key: &str, grant: &Grant) -> String {
         let current = self.common.current();
         let grants = S::grants(&current);
-        if grants.is_over() || grants.is_valid(&S::lock_of(key), grant) {
+        // In this order: a session that ends in between has held the key.
+        if grants.is_valid(&S::lock_of(key), grant) || grants.is_over() {
             return grants.ended().await;
         }
         "the present session does not hold the key".to_owned()
