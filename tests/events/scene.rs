@@ -180,7 +180,10 @@ pub struct Scene {
 
 impl Scene {
     pub async fn start(dialect: Dialect) -> Self {
-        let scratch = ScratchDatabase::create(dialect).await;
+        Self::start_in(ScratchDatabase::create(dialect).await).await
+    }
+
+    pub async fn start_in(scratch: ScratchDatabase) -> Self {
         let databases = Databases::connect(&scratch.config().into()).await.unwrap();
         databases.migrate(&migrations()).await.unwrap();
         let executor = executor(&databases).await;
