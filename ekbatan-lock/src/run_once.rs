@@ -3,7 +3,8 @@
 //!
 //! Invariants: once the work has begun, the key stays taken for `at_least`, however the work
 //! ends. The work does not outlive its lease. With a fire that is named, it is the fire that stays
-//! taken.
+//! taken, and the work outlives neither its lease nor that of the fire. The caller gets its answer also
+//! if the server is away by then.
 
 use std::future::IntoFuture;
 use std::time::Duration;
@@ -91,10 +92,18 @@ where
                 worked.map(RunOnce::Done).map_err(RunOnceError::Work)
             }
         };
-        lease.release().await;
+        release(&lease).await;
         answer
     })
     .await
+}
+
+/// Waits until the server has the key back, which may take as long as the term if the server is away. Then
+/// the caller does not wait for it, and the key's worker goes on.
+async fn release(lease: &Lease) {
+    if tokio::time::timeout(TERM, lease.release()).await.is_err() {
+        tracing::warn!(key = %lease.key(), "the lock server does not take a key back; the work is over");
+    }
 }
 
 /// Behind [`LockSource::run_once_at`](crate::LockSource::run_once_at).
@@ -110,6 +119,10 @@ where
     P: KeyedLockProvider + ?Sized,
     F: IntoFuture<Output = Result<T, E>>,
 {
+    if at_most.is_zero() {
+        let (key, what) = (key.clone(), "at_most");
+        return Err(LockError::Duration { key, what, value: at_most }.into());
+    }
     // Longer than the work: a lease that ends before it is released keeps nothing.
     let hold = at_least.saturating_add(at_most).saturating_add(TERM);
     let options = LockOptions::wait(Duration::ZERO).hold(hold).renewed(at_least.max(TERM));
@@ -120,12 +133,17 @@ where
             tracing::debug!(%key, fire = fire.text(), "work skipped: the fire was taken before");
             return Ok(RunOnce::Skipped);
         };
-        let ran = run_once(provider, key, Duration::ZERO, at_most, |lease| {
+        let running = run_once(provider, key, Duration::ZERO, at_most, |lease| {
             of_fire.keep(at_least);
             work(lease)
-        })
-        .await;
-        of_fire.release().await;
+        });
+        let ran = tokio::select! {
+            biased;
+            // First: without it, nothing keeps another node from the same fire.
+            cause = of_fire.lost() => Err(RunOnceError::Stopped { key: fire_key, cause }),
+            ran = running => ran,
+        };
+        release(&of_fire).await;
         ran
     })
     .await

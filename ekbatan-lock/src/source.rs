@@ -153,7 +153,8 @@ pub trait LockSource: KeyedLockProvider {
     /// node is ever late. While the work runs, other fires of the key are skipped.
     ///
     /// If the node dies, nobody repeats the fire for `at_least`, and other fires run again after
-    /// 30 s. If the key is busy or the lock fails, the fire is free again.
+    /// 30 s. If the key is busy or the lock fails, the fire is free again. If the lease on the fire is
+    /// lost, the work is dropped as if that on the key was.
     ///
     /// ```
     /// # use std::time::Duration;

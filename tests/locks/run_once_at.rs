@@ -4,18 +4,25 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use ekbatan::lock::{LockKey, LockProvider, LockSource, RunOnce, RunOnceError};
+use ekbatan::lock::{
+    KeyedLockProvider, LockError, LockKey, LockProvider, LockSource, LossCause, RunOnce,
+    RunOnceError,
+};
 use ekbatan_testkit::{Dropped, drop_at_poll};
 use support::until;
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
-use crate::providers::TestLocks;
+use crate::late_extensions::SharedServer;
+use crate::providers::{LONG, TestLocks};
 
 on_every_provider! {
     a_late_node_skips_the_fire_and_the_next_fire_runs,
     other_fires_are_skipped_while_the_work_runs,
     a_fire_whose_work_failed_is_not_repeated,
     a_fire_is_taken_once_its_work_has_begun_and_free_otherwise,
+    work_is_stopped_when_its_fire_is_ended_by_force,
+    work_without_time_takes_no_fire,
 }
 
 /// Longer than a test, and longer than the work may take.
@@ -103,4 +110,40 @@ async fn a_fire_is_taken_once_its_work_has_begun_and_free_otherwise(t: &TestLock
             break;
         }
     }
+}
+
+async fn work_is_stopped_when_its_fire_is_ended_by_force(t: &TestLocks) {
+    let fire = LockKey::named("report#fire:03:00");
+    let work = async |_| {
+        assert!(t.locks.force_release(&fire, "run it again").await.unwrap());
+        std::future::pending::<Result<(), ()>>().await
+    };
+    let stopped = t.locks.run_once_at(&key(), "03:00", AT_LEAST, LONG, work).await;
+    match stopped {
+        Err(RunOnceError::Stopped { key, cause }) => {
+            assert_eq!((key, cause), (fire, LossCause::Forced("run it again".to_owned())));
+        }
+        other => panic!("{other:?}"),
+    }
+    runs_in_the_end(&t.other_node().await, "03:00").await;
+}
+
+async fn work_without_time_takes_no_fire(t: &TestLocks) {
+    let work = async |_| -> Result<(), LockError> { unreachable!("it has no time") };
+    let refused = t.locks.run_once_at(&key(), "03:00", AT_LEAST, Duration::ZERO, work).await;
+    let why = "`report`: at_most is 0ns; it must be longer than zero";
+    assert_eq!(refused.map_err(|error| error.to_string()), Err(why.to_owned()));
+    runs_in_the_end(&t.other_node().await, "03:00").await;
+}
+
+/// The server would free the fire by itself after an hour.
+#[tokio::test(start_paused = true)]
+async fn a_caller_whose_fire_cannot_be_given_back_is_answered() {
+    let away_until = Some(Instant::now() + AT_LEAST);
+    let server = SharedServer { away_until, ..SharedServer::default() };
+    let locks = LockProvider::new(server, "test");
+    let _busy = locks.acquire(&key(), AT_LEAST * 2).await.unwrap();
+    let begun = Instant::now();
+    assert!(!ran(&locks, "03:00").await);
+    assert!(begun.elapsed() < AT_LEAST / 10, "{:?}", begun.elapsed());
 }
