@@ -4,6 +4,8 @@ use std::future::IntoFuture;
 use std::time::{Duration, Instant};
 
 use ekbatan::action::{Budget, Coalesced, ErrorKind, Pessimistic, RetryPolicy};
+use ekbatan::config::{LockConfig, LockProviderKind};
+use ekbatan::domain::ShardIdentifier;
 use ekbatan::lock::{LockKey, LockProvider, ProcessBackend};
 use ekbatan::prelude::*;
 use futures_util::future::join_all;
@@ -11,7 +13,7 @@ use serde::{Deserialize, Serialize};
 use support::TestDatabase;
 use support::wallet::{OpenWallet, Opening, Wallet};
 
-use crate::acts::{Groups, a_thing, in_queue, touch_after_reading};
+use crate::acts::{Groups, a_thing, in_queue, touch, touch_after_reading};
 
 on_every_database! {
     transfers_to_one_wallet_meet_in_its_queue,
@@ -20,6 +22,11 @@ on_every_database! {
     coalesced_transfers_lose_nothing,
     coalesced_transfers_under_a_lease_lose_nothing,
     adaptive_transfers_lose_nothing,
+}
+
+on_every_database! {
+    on_sqlite_only:
+    keys_that_lead_to_one_lock_are_one_key,
 }
 
 struct Transfer;
@@ -145,6 +152,23 @@ async fn nothing_is_lost(db: &TestDatabase, contention: impl Into<Contention>) {
     let sum: Decimal = stored.iter().map(|wallet| wallet.balance).sum();
     let changes: i64 = stored.iter().map(|wallet| wallet.version() - 1).sum();
     assert_eq!((sum, changes), (Decimal::ZERO, 2 * 6 * 20));
+}
+
+/// A key without a shard has its lock on the default shard.
+async fn keys_that_lead_to_one_lock_are_one_key(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let here = LockKey::named("a").on_shard(ShardIdentifier::default());
+    let keys = [LockKey::named("a"), LockKey::named("b"), here];
+    let config =
+        EkbatanConfig::from(db.config()).locks(LockConfig::of(LockProviderKind::InProcess));
+    let registry = KeyedLocks::connect(&config).await.unwrap();
+    let builder = || ActionExecutor::builder(&db.databases, "tests");
+    for builder in [builder().leases(registry), builder().leases(locks())] {
+        let (executor, touches) = (builder.build().await.unwrap(), touch(id));
+        let patient = Pessimistic::default().wait(Duration::from_secs(20));
+        let call = in_queue(&executor, &touches).contention(patient);
+        call.contention_keys(keys.clone()).await.unwrap();
+    }
 }
 
 async fn pessimistic_transfers_in_both_directions_do_not_deadlock(db: &TestDatabase) {

@@ -390,6 +390,11 @@ impl KeyedLockProvider for LockProvider {
         Some(lease)
     }
 
+    /// The lock of a key is the same whatever shard the key names.
+    fn named(&self, key: &LockKey) -> LockKey {
+        LockKey::named(key.id()).at_level(key.level())
+    }
+
     async fn inspect(&self, key: &LockKey) -> Result<Option<Holder>, LockError> {
         let stored = self.stored(key);
         let found = self.state.backend.inspect(&stored).await;

@@ -15,6 +15,10 @@ impl Leases for LockProvider {
     ) -> Result<Box<dyn HeldLease>, LeaseError> {
         lease(self, key, options).await
     }
+
+    fn named(&self, key: &LockKey) -> LockKey {
+        KeyedLockProvider::named(self, key)
+    }
 }
 
 #[async_trait]
@@ -25,6 +29,10 @@ impl<S: 'static> Leases for LockRegistry<S> {
         options: &Pessimistic,
     ) -> Result<Box<dyn HeldLease>, LeaseError> {
         lease(self, key, options).await
+    }
+
+    fn named(&self, key: &LockKey) -> LockKey {
+        KeyedLockProvider::named(self, key)
     }
 }
 

@@ -20,6 +20,13 @@ pub trait Leases: Send + Sync + 'static {
         key: &LockKey,
         options: &Pessimistic,
     ) -> Result<Box<dyn HeldLease>, LeaseError>;
+
+    /// The key by the one name that its lock has, if keys of several names lead to one lock. A call
+    /// takes each lock once: it would wait for itself otherwise. All calls take their locks in the
+    /// order of these names.
+    fn named(&self, key: &LockKey) -> LockKey {
+        key.clone()
+    }
 }
 
 /// A lease that is held. Dropping it releases it without waiting.

@@ -1,7 +1,7 @@
 //! The pessimistic strategy: hold the leases of the keys from before the first read until after
 //! the commit, and let the leases fence the commit.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use tokio::time::Instant;
@@ -50,8 +50,9 @@ pub(super) async fn under_leases(
     answer
 }
 
-/// Waits for the leases on keys, one after another. All calls take them in the same order, so
-/// that no two calls wait for each other.
+/// Waits for the leases on keys, one after another. A call takes each lock once, whatever keys name it, so
+/// that it does not wait for itself. All calls take them in the same order, so that no two calls wait for
+/// each other.
 pub(super) async fn take_leases(
     leases: Option<&dyn Leases>,
     attempt: &Attempt,
@@ -59,7 +60,9 @@ pub(super) async fn take_leases(
     options: &Pessimistic,
 ) -> Result<TakenLeases, AttemptError> {
     let (asked, mut held, mut fencing) = (Instant::now(), Vec::new(), None);
-    for key in keys.iter().collect::<BTreeSet<_>>() {
+    let lock_of = |key: &LockKey| leases.map_or_else(|| key.clone(), |leases| leases.named(key));
+    let locks: BTreeMap<_, _> = keys.iter().map(|key| (lock_of(key), key)).collect();
+    for key in locks.into_values() {
         let wait = options.wait.saturating_sub(asked.elapsed());
         // A wait of zero means a single try. A wait that is used up must not become one.
         if wait.is_zero() && !options.wait.is_zero() {
