@@ -3,19 +3,22 @@
 use std::future::IntoFuture;
 use std::time::Duration;
 
-use ekbatan::action::Handling;
+use ekbatan::action::{Adaptive, Budget, ErrorKind, Handling, RetryPolicy};
 use ekbatan::lock::{LockKey, LockProvider, ProcessBackend};
 use ekbatan::prelude::*;
 use futures_util::future::join_all;
 use support::TestDatabase;
 use support::things::Thing;
 
-use crate::acts::{Act, a_thing, touch, touch_after_reading};
+use crate::acts::{
+    Act, Gate, Nothing, a_thing, enqueued, hold, together, touch, touch_after_reading,
+};
 
 on_every_database! {
     a_key_gets_hot_by_conflicts_and_cools_when_calls_come_alone,
     a_key_without_conflicts_is_never_hot,
     groups_that_another_process_overtakes_take_a_lease,
+    a_call_that_lost_goes_before_those_that_came_after_its_loss,
 }
 
 fn key() -> LockKey {
@@ -106,4 +109,56 @@ async fn groups_that_another_process_overtakes_take_a_lease(db: &TestDatabase) {
     lease.release().await;
     call.await.unwrap();
     assert_eq!(act.runs(), 1);
+}
+
+async fn a_call_that_lost_goes_before_those_that_came_after_its_loss(db: &TestDatabase) {
+    let (executor, id) = (db.executor().await, a_thing(db).await.id);
+    let pause = Duration::from_millis(50);
+    let retries = Budget::new(100).base(pause).cap(pause);
+    // On a slow machine the conflicts may not be close enough together to make the key hot.
+    for _ in 0..20 {
+        while handling(&executor).is_some() {
+            tokio::time::sleep(pause).await;
+        }
+        conflict(db, &executor, id).await;
+        if handling(&executor).is_some() {
+            continue;
+        }
+        let gate = Gate::closed();
+        let (holds, later, (lost, has_read, may_go_on)) =
+            (hold(&gate), touch(id), touch_after_reading(id));
+        let holding = executor.execute(&holds, Nothing {}).contention(together());
+        let holding = enqueued(holding.contention_keys([key()])).await;
+        let contention = Adaptive::default().coalesced(together());
+        let losing = executor.execute(&lost, Nothing {}).contention(contention);
+        let retry = RetryPolicy::none().with(ErrorKind::Stale, retries);
+        let mut losing = losing.contention_keys([key()]).retry(retry).into_future();
+        let overtaking = async {
+            has_read.pass().await;
+            db.executor().await.execute(&touch(id), Nothing {}).await.unwrap();
+            may_go_on.open();
+            while handling(&executor).is_none() && lost.runs() == 1 {
+                tokio::task::yield_now().await;
+            }
+        };
+        let is_hot = tokio::select! {
+            biased;
+            _ = &mut losing => false,
+            () = overtaking => handling(&executor).is_some(),
+        };
+        if !is_hot {
+            continue;
+        }
+        // The one that lost pauses, and nobody polls it.
+        let later = executor.execute(&later, Nothing {}).contention(together());
+        let later = enqueued(later.contention_keys([key()])).await;
+        let entered = tokio::time::timeout(pause * 2, &mut losing).await.is_err();
+        assert!(entered, "the key is held");
+        gate.open();
+        holding.await.unwrap();
+        let (losing, later) = tokio::join!(losing, later);
+        assert!(losing.unwrap().version() < later.unwrap().version());
+        return;
+    }
+    panic!("the key was never hot when a call had lost");
 }

@@ -22,7 +22,7 @@ pub(super) struct Attempt {
     pub(super) number: u32,
     /// Whether the call must not join a group any more, because groups with it failed.
     pub(super) alone: bool,
-    /// The call's place in queues of keys, from the first one that it entered.
+    /// The call's place in queues of keys, from its first conflict or the first queue that it entered.
     pub(super) queue_number: Option<u64>,
     /// The fences of the leases under which the call runs.
     pub(super) fencing: Option<Arc<Fencing>>,

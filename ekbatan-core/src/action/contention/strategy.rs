@@ -110,6 +110,19 @@ impl Strategies {
         call: &mut dyn Perform,
     ) -> Result<Committed, AttemptError> {
         let Some(chosen) = chosen else { return optimistic(call, || ()).await };
+        let answer = self.attempt_by_choice(chosen, call).await;
+        if let Err(ExecuteError::Stale { .. }) = &answer {
+            // In a queue it goes before the calls that come after this loss.
+            self.coalescer.number(call.attempt());
+        }
+        answer
+    }
+
+    async fn attempt_by_choice(
+        &self,
+        chosen: &mut ChosenStrategy,
+        call: &mut dyn Perform,
+    ) -> Result<Committed, AttemptError> {
         if !chosen.learns {
             return self.attempt_with_keys(chosen, call).await;
         }

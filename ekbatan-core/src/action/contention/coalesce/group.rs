@@ -53,6 +53,7 @@ use tracing::Instrument;
 
 use super::call_group::CallGroup;
 use super::group_commit::{GroupCommit, GroupOutcome, GroupRequest};
+use crate::action::attempt::Attempt;
 use crate::action::call_queues::{CallQueues, QueuedCall};
 use crate::action::contention::conflict_tracker::ConflictTracker;
 use crate::action::contention::{Coalesced, HeldLease};
@@ -88,6 +89,12 @@ impl Coalescer {
             runtime: OnceLock::new(),
             is_watched: AtomicBool::new(false),
         }
+    }
+
+    /// The place of a call in every queue. It keeps the first one that it gets, so that a call that runs
+    /// again goes before those that came after it.
+    pub(in crate::action::contention) fn number(&self, attempt: &mut Attempt) -> u64 {
+        *attempt.queue_number.get_or_insert_with(|| self.queues.draw_number())
     }
 
     /// Enters the queue of a key. Returns the guard if the key is free, otherwise the channel

@@ -30,9 +30,7 @@ pub(in crate::action::contention) async fn coalesced(
     key: &LockKey,
     options: Coalesced,
 ) -> Result<Committed, AttemptError> {
-    // A call that runs again goes before those that came after it.
-    let draw_number = || coalescer.queues.draw_number();
-    let number = *call.attempt().queue_number.get_or_insert_with(draw_number);
+    let number = coalescer.number(call.attempt());
     let mode = if call.attempt().alone { RunMode::Alone } else { RunMode::First };
     let entered = Instant::now();
     let inherited_lease = false;
