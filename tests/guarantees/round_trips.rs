@@ -1,11 +1,14 @@
 //! The round trips of an action, counted by a proxy.
 
+use std::future::IntoFuture;
+
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
 use serde::{Deserialize, Serialize};
-use support::wallet::{Wallet, WalletError};
+use support::wallet::{Wallet, WalletError, migrations};
 use support::{Dialect, ScratchDatabase};
 
+use crate::bounded;
 use crate::ledger::{Ledger, proxied};
 
 on_every_database!(only postgres and mysql and mariadb:
@@ -13,6 +16,12 @@ on_every_database!(only postgres and mysql and mariadb:
     a_hundred_rows_of_one_type_take_two_round_trips,
     an_action_that_changes_nothing_makes_no_round_trip_to_commit,
 );
+
+mod tokens {
+    use super::*;
+
+    on_every_database!(only postgres: a_token_is_read_once_for_the_caller_and_the_effects);
+}
 
 struct DepositEverywhere;
 
@@ -80,4 +89,47 @@ async fn an_action_that_changes_nothing_makes_no_round_trip_to_commit(dialect: D
     proxy.reset();
     ledger.executor.execute(&DepositEverywhere, no_wallets()).await.unwrap();
     assert_eq!(proxy.round_trips(), 0);
+}
+
+/// Opens a wallet, with an effect.
+struct OpenAndTell;
+
+#[derive(Serialize, Deserialize)]
+struct Nothing {}
+
+impl Action for OpenAndTell {
+    const NAME: &'static str = "wallet.open_and_tell";
+    type Params = Nothing;
+    type Output = ();
+    type Error = WalletError;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, _: &Nothing) -> Result<(), WalletError> {
+        let id = ctx.new_id();
+        ctx.plan().add(Wallet::open(id, "alice", "EUR"));
+        ctx.plan().after_commit("tell", |committed| async move {
+            committed.token.map(drop).ok_or_else(|| std::io::Error::other("it has no token"))
+        });
+        Ok(())
+    }
+}
+
+async fn a_token_is_read_once_for_the_caller_and_the_effects(dialect: Dialect) {
+    let scratch = ScratchDatabase::create(dialect).await;
+    let (url, proxy) = proxied(&scratch.url).await;
+    let primary = ScratchDatabase::config_of(&url).lanes(1).maximum_pool_size(1);
+    let config = EkbatanConfig::from(primary).replica(scratch.config());
+    let databases = Databases::connect(&config).await.unwrap();
+    databases.migrate(&migrations()).await.unwrap();
+    let executor =
+        ActionExecutor::builder(&databases, "tests").model::<Wallet>().build().await.unwrap();
+    for round in 0..4 {
+        proxy.reset();
+        let opening = executor.execute(&OpenAndTell, Nothing {}).with_commit();
+        let ((), committed) = bounded("the call", opening.into_future()).await.unwrap();
+        assert!(committed.unwrap().token.is_some());
+        if round > 1 {
+            assert_eq!(proxy.round_trips(), 2, "a commit and the position");
+        }
+    }
+    assert_eq!(executor.effect_failures(), 0);
 }

@@ -8,6 +8,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
+use futures_util::FutureExt;
+use futures_util::future::{BoxFuture, Shared};
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span, field};
 
@@ -128,14 +130,19 @@ async fn commit_in_task(
         if !start.is_first() {
             return; // the caller went before anything was queued
         }
-        let committed = commit_batches(batches, action).await;
+        let mut committed = commit_batches(batches, action).await;
         // The outcome is known now, also to effects that ask for it.
         drop(open);
+        if wants_token && let Ok(done) = &mut committed {
+            done.token = Some(shared_token(std::mem::take(&mut done.databases)));
+        }
         let done = committed.as_ref().ok().cloned();
         let _ = sender.send(committed);
-        let Some(CommittedOn { mut committed, databases }) = done else { return };
-        if wants_token && !effects.is_empty() {
-            committed.token = tokens(&databases).await;
+        let Some(CommittedOn { mut committed, token, .. }) = done else { return };
+        if !effects.is_empty()
+            && let Some(token) = token
+        {
+            committed.token = token.await;
         }
         runner.run(effects, committed).await;
         // The caller does not wait for the rest.
@@ -249,21 +256,33 @@ fn answer(
     }
 }
 
-/// A commit without its token, and the databases that it wrote on.
+/// The position that replicas must have reached to show a commit. It is read once, when the first of those
+/// who want it waits for it.
+pub(super) type SharedToken = Shared<BoxFuture<'static, Option<CommitToken>>>;
+
+/// A commit without its token.
 #[derive(Clone)]
 struct CommittedOn {
     committed: Committed,
+    /// The databases that it wrote on.
     databases: Vec<Arc<Database>>,
+    /// The token that the caller shares with the effects.
+    token: Option<SharedToken>,
 }
 
 impl CommittedOn {
     /// Adds the token, if the caller wants it and has the time to read it: what is known to be
     /// committed is answered in any case.
     async fn with_token(self, attempt: &Attempt) -> Committed {
-        let Self { mut committed, databases } = self;
+        let Self { mut committed, databases, token } = self;
         if attempt.wants_token {
-            let token = attempt.deadline.bound(tokens(&databases)).await;
-            committed.token = token.unwrap_or_default();
+            let reading = async {
+                match token {
+                    Some(token) => token.await,
+                    None => tokens(&databases).await,
+                }
+            };
+            committed.token = attempt.deadline.bound(reading).await.unwrap_or_default();
         }
         committed
     }
@@ -308,12 +327,17 @@ async fn commit_batches(
     span.record("ekbatan.commit.round_trips", all.round_trips)
         .record("ekbatan.commit.folded", all.folded)
         .record("ekbatan.commit.lane_wait_us", all.lane_wait.as_micros() as u64);
-    Ok(CommittedOn { committed: all, databases: done })
+    Ok(CommittedOn { committed: all, databases: done, token: None })
+}
+
+/// The token of a commit on these databases.
+pub(super) fn shared_token(databases: Vec<Arc<Database>>) -> SharedToken {
+    async move { tokens(&databases).await }.boxed().shared()
 }
 
 /// The present positions of those shards that have a replica. A failure is logged: the commit
 /// itself succeeded.
-pub(super) async fn tokens(databases: &[Arc<Database>]) -> Option<CommitToken> {
+async fn tokens(databases: &[Arc<Database>]) -> Option<CommitToken> {
     try_tokens(databases).await.unwrap_or_else(|error| {
         tracing::warn!(%error, "the position of a shard after a commit could not be read");
         None

@@ -7,22 +7,18 @@
 
 use std::sync::Arc;
 
-use futures_util::FutureExt;
-use futures_util::future::{BoxFuture, Shared};
 use tokio::sync::oneshot;
 use tracing::{Instrument, Span, field};
 
 use super::group_batch::GroupBatch;
 use super::group_sender::{FailedTurn, GroupSender, Sent, is_shared};
 use crate::action::call_queues::QueuedCall;
-use crate::action::commit::tokens;
+use crate::action::commit::{SharedToken, shared_token};
 use crate::action::contention::conflict_tracker::ConflictTracker;
 use crate::action::contention::{Coalesced, HeldLease};
 use crate::action::effect::{Effect, EffectRunner};
 use crate::action::sent_births::SentBirths;
-use crate::db::{
-    ActionId, CommitError, CommitToken, Committed, Database, DbError, DbErrorKind, OpenAction,
-};
+use crate::db::{ActionId, CommitError, Committed, Database, DbError, DbErrorKind, OpenAction};
 use crate::domain::LockKey;
 use crate::shard::Fencing;
 
@@ -70,9 +66,6 @@ pub(super) enum GroupOutcome<G> {
     /// The database refused the member, or could not be reached.
     Refused(DbError),
 }
-
-/// The position that a replica must have reached to show the commit of a group.
-pub(super) type SharedToken = Shared<BoxFuture<'static, Option<CommitToken>>>;
 
 /// A call in the queue of its key.
 type Place<G> = QueuedCall<GroupRequest, GroupOutcome<G>>;
@@ -168,11 +161,8 @@ impl<G> GroupCommit<G> {
             .record("ekbatan.commit.folded", committed.folded)
             .record("ekbatan.commit.lane_wait_us", committed.lane_wait.as_micros() as u64);
         let members = self.members.len();
-        // Read once, when the first of those who want it waits for it.
-        let token = self.members.iter().any(|member| member.wants_token).then(|| {
-            let databases = [database.clone()];
-            async move { tokens(&databases).await }.boxed().shared()
-        });
+        let wants_token = self.members.iter().any(|member| member.wants_token);
+        let token = wants_token.then(|| shared_token(vec![database.clone()]));
         let mut effects = Vec::new();
         for member in self.members {
             let committed = Committed { action: member.action, ..committed.clone() };
