@@ -24,8 +24,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 #[derive(Debug, Clone)]
 enum End {
     Done,
-    /// An action has ended the run with its commit. This failed afterwards.
-    DoneBefore(String),
+    /// An action has ended the run with its commit, and this may have failed afterwards.
+    DoneBefore(Option<String>),
     Failed(String),
     /// The run is not this node's any more.
     Lost,
@@ -88,8 +88,7 @@ impl Runner {
             Err(panic) => Some(failure::of_panic(&*panic)),
         };
         match failure {
-            Some(failure) if ctx.is_ended() => End::DoneBefore(failure),
-            None if ctx.is_ended() => End::Done,
+            failure if ctx.is_ended() => End::DoneBefore(failure),
             _ if ctx.is_lost() => End::Lost,
             Some(failure) => End::Failed(failure),
             None => End::Done,
@@ -105,8 +104,10 @@ impl Runner {
                 return;
             }
             End::DoneBefore(error) => {
-                tracing::warn!(job = %name, run = %run.id, %error, "a job failed after an action had ended its run; the run is done");
-                (RunState::Done, None)
+                if let Some(error) = error {
+                    tracing::warn!(job = %name, run = %run.id, %error, "a job failed after an action had ended its run; the run is done");
+                }
+                return self.store.prune(job).await;
             }
             End::Done => (RunState::Done, None),
             End::Failed(error) => {
@@ -127,7 +128,7 @@ impl Runner {
         state: RunState,
         error: Option<String>,
     ) -> Result<(), JobsError> {
-        // It is not as it was read if an action has ended it, or if an earlier answer was lost.
+        // It is not as it was read if an earlier answer was lost, perhaps that of the last action.
         self.store.end(run, state, error).await?;
         self.store.prune(job).await;
         Ok(())
