@@ -71,10 +71,16 @@ impl Membership {
     }
 
     /// Deletes the node, at its end.
-    pub(crate) async fn leave(&self) -> Result<(), JobsError> {
-        match self.nodes.erase(&self.own).await.map_err(JobsError::from) {
-            Err(error) if !error.is_conflict() => Err(error),
-            _ => Ok(()),
+    pub(crate) async fn leave(&mut self) -> Result<(), JobsError> {
+        loop {
+            match self.nodes.erase(&self.own).await {
+                // A renewal may have been given up, and have happened all the same.
+                Err(WriteError::Stale(_)) => match self.nodes.find(self.own.id).await? {
+                    Some(own) => self.own = own,
+                    None => return Ok(()),
+                },
+                left => return Ok(left?),
+            }
         }
     }
 }

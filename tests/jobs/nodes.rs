@@ -24,6 +24,7 @@ on_every_database! {
     a_panic_fails_its_own_run_only,
     a_run_that_panics_when_it_is_cancelled_gives_its_place_back,
     a_node_has_no_more_runs_than_it_may,
+    a_node_whose_last_renewal_got_no_answer_leaves_no_row_behind,
 }
 
 /// SQLite locks no single row, and is never far.
@@ -384,4 +385,13 @@ async fn a_node_has_no_more_runs_than_it_may(scene: &Scene) {
         open.add_permits(1);
         scene.until_in_state(REPORT, RunState::Done, ended).await;
     }
+}
+
+async fn a_node_whose_last_renewal_got_no_answer_leaves_no_row_behind(scene: &Scene) {
+    let builder = scene.node().lease(Duration::from_secs(3_600));
+    let node = builder.job(rarely(), Report::idle()).start().await.unwrap();
+    let nodes = scene.scratch.eventlog("job_nodes");
+    scene.scratch.execute(&format!("UPDATE {nodes} SET version = version + 1")).await;
+    node.drain(Duration::MAX).await;
+    assert_eq!(scene.scratch.count(&nodes).await, 0);
 }
