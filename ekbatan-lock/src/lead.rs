@@ -1,15 +1,18 @@
 //! Work that the leader among several processes does: one process works, the others stand by.
 //!
-//! Invariant: the work of a process that is no longer the leader is dropped before the process
-//! asks to lead again.
+//! Invariants: the work of a process that is no longer the leader is dropped before the process
+//! asks to lead again. A process asks at most once a [`PAUSE`], however soon it loses the lead, and one
+//! that waited or led for longer asks at once.
 
 use std::future::IntoFuture;
 use std::time::Duration;
 
+use tokio::time::Instant;
+
 use crate::with_lock::ReleaseOnDrop;
 use crate::{KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockScope, WithLockError};
 
-/// Pause before a process asks to lead again, after a request without a certain answer.
+/// Time between two requests to lead, at least.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Behind [`LockSource::lead`](crate::LockSource::lead).
@@ -25,6 +28,7 @@ where
 {
     let options = LockOptions::wait(Duration::MAX).hold(Duration::MAX).renewed(term);
     loop {
+        let asked = Instant::now();
         let led = LockScope::run(async {
             let lease = match provider.take(key, &options).await {
                 Ok(Some(lease)) => lease,
@@ -32,7 +36,6 @@ where
                 Ok(None) => return Ok(None),
                 Err(error @ (LockError::Unavailable { .. } | LockError::InDoubt { .. })) => {
                     tracing::warn!(%error, %key, "the lock server is not available; this process asks to lead again");
-                    tokio::time::sleep(PAUSE).await;
                     return Ok(None);
                 }
                 Err(error) => return Err(WithLockError::Lock(error)),
@@ -55,5 +58,46 @@ where
         if let Some(done) = led.await? {
             return Ok(done);
         }
+        tokio::time::sleep_until(asked + PAUSE).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{LockProvider, ProcessBackend};
+
+    /// Leads so many times, each time until the lease is ended by force after this time. Returns how long
+    /// that took.
+    async fn led(times: usize, each: Duration) -> Duration {
+        let locks = LockProvider::new(ProcessBackend::new(), "test");
+        let (key, begun, mut leads) = (LockKey::named("k"), Instant::now(), 0);
+        let work = |_: Lease| {
+            leads += 1;
+            let (is_last, locks, key) = (leads == times, locks.clone(), key.clone());
+            async move {
+                if is_last {
+                    return Ok::<_, ()>(());
+                }
+                tokio::time::sleep(each).await;
+                assert!(locks.force_release(&key, "a test").await.unwrap());
+                std::future::pending().await
+            }
+        };
+        lead(&locks, &key, PAUSE * 30, work).await.unwrap();
+        begun.elapsed()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_loses_at_once_asks_once_a_pause() {
+        let took = led(11, Duration::ZERO).await;
+        assert!(took >= PAUSE * 10 && took < PAUSE * 15, "{took:?}");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_leader_that_has_led_for_long_asks_at_once() {
+        let (times, each) = (11, PAUSE * 10);
+        let took = led(times, each).await;
+        assert!(took < each * 10 + PAUSE * 5, "{took:?}");
     }
 }

@@ -199,7 +199,7 @@ pub trait LockSource: KeyedLockProvider {
     /// If the lease is lost, the work is dropped at its next await, and the process stands by to
     /// lead again, with new work. Tasks that the work spawned keep running: they have to watch
     /// [`Lease::lost`]. What the work writes should be fenced by its lease. A lock server that is
-    /// not available is waited for.
+    /// not available is waited for. A process that loses the lead again and again asks once a second.
     ///
     /// ```
     /// # use std::time::Duration;
