@@ -11,7 +11,7 @@ use ekbatan::repository::Condition;
 use futures_util::future::join_all;
 use futures_util::{FutureExt, TryStreamExt};
 use serde::{Deserialize, Serialize};
-use support::things::{Thing, ThingEvent};
+use support::things::{Thing, ThingEvent, quiet, thing};
 use support::{Recorder, TestDatabase};
 
 use crate::acts::{
@@ -30,6 +30,11 @@ on_every_database! {
     a_read_in_a_task_of_its_own_goes_on_when_its_attempt_is_given_up,
     a_dropped_call_leaves_the_queue_of_its_row,
     calls_that_choose_to_be_optimistic_make_no_row_hot,
+}
+
+on_every_database! {
+    on_sqlite_only:
+    a_row_that_cools_without_a_call_is_logged,
 }
 
 type Execution<'a> = ekbatan::action::Execution<'a, Act<Stored<Thing>>>;
@@ -334,4 +339,20 @@ async fn calls_that_choose_to_be_optimistic_make_no_row_hot(db: &TestDatabase) {
         conflict(db, &executor, id).await;
     }
     assert_eq!(executor.hot_keys(), []);
+}
+
+/// A call on another row notices it.
+async fn a_row_that_cools_without_a_call_is_logged(db: &TestDatabase) {
+    let (recorder, _guard) = Recorder::start();
+    let (executor, id) = (db.executor().await, a_thing(db).await.id);
+    let other = db.things().add(quiet(thing("other"))).await.unwrap().id;
+    let hot = heat(db, &executor, id).await;
+    while !executor.hot_keys().is_empty() {
+        tokio::time::sleep(Duration::from_millis(50)).await;
+    }
+    call(&executor, &touch(other)).await.unwrap();
+    let changes = recorder.of("contention");
+    let last = changes.last().expect("it was hot");
+    let (key, to) = (last.field("key"), last.field("to"));
+    assert_eq!((key, to), (Some(hot.key.id()), Some("Optimistic")), "{changes:#?}");
 }

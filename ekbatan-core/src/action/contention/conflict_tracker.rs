@@ -66,6 +66,8 @@ struct KeyState {
     contested: DecayingCount,
     /// The time until which groups take turns, and for how long they do.
     turns: Option<(Duration, Duration)>,
+    /// What the log says of how its calls run.
+    logged: Handling,
 }
 
 impl KeyState {
@@ -74,6 +76,11 @@ impl KeyState {
             Some((until, _)) if now < until => Handling::TakingTurns,
             _ => Handling::Coalesced,
         }
+    }
+
+    /// How its calls run, also once it has cooled.
+    fn present(&self, now: Duration) -> Handling {
+        if self.is_cool(now) { Handling::Optimistic } else { self.handling(now) }
     }
 
     fn is_cool(&self, now: Duration) -> bool {
@@ -89,17 +96,35 @@ struct HotKeys {
 }
 
 impl HotKeys {
-    /// Whether one more key can become hot.
-    fn has_room(&mut self, now: Duration) -> bool {
-        if self.keys.len() >= MOST_HOT && now >= self.swept + SWEEP {
-            self.sweep(now);
-        }
-        self.keys.len() < MOST_HOT
+    /// Makes room for one more key, if that is possible.
+    fn make_room(&mut self, now: Duration) -> Vec<Change> {
+        let is_full = self.keys.len() >= MOST_HOT;
+        if is_full && now >= self.swept + SWEEP { self.sweep(now) } else { Vec::new() }
     }
 
-    fn sweep(&mut self, now: Duration) {
-        self.keys.retain(|_, hot| !hot.is_cool(now));
+    /// Removes the keys that have cooled.
+    fn sweep(&mut self, now: Duration) -> Vec<Change> {
         self.swept = now;
+        self.keys
+            .extract_if(|_, hot| hot.is_cool(now))
+            .map(|(key, hot)| Change { key, from: hot.logged, to: Handling::Optimistic })
+            .collect()
+    }
+}
+
+/// How the calls of a key ran before, and how they run now.
+#[derive(Debug, Clone, PartialEq)]
+struct Change {
+    key: LockKey,
+    from: Handling,
+    to: Handling,
+}
+
+impl Change {
+    /// To be called without a lock: a subscriber may take long.
+    fn log(&self) {
+        let Self { key, from, to } = self;
+        tracing::info!(name: "contention", %key, ?from, ?to, "the strategy of a key changed");
     }
 }
 
@@ -137,8 +162,10 @@ impl ConflictTracker {
         }
         if now >= self.read().swept + SWEEP {
             let mut hot = self.write();
-            hot.sweep(now);
+            let cooled = hot.sweep(now);
             self.hot_count.store(hot.keys.len(), Ordering::Relaxed);
+            drop(hot);
+            cooled.iter().for_each(Change::log);
         }
         true
     }
@@ -149,18 +176,28 @@ impl ConflictTracker {
             return Handling::Optimistic;
         }
         let Some(hot) = self.read().keys.get(key).copied() else { return Handling::Optimistic };
-        if !hot.is_cool(now) {
-            return hot.handling(now);
+        let handling = hot.present(now);
+        if handling != hot.logged {
+            self.change(key, now);
         }
-        let mut hot = self.write();
-        // Another call may have met a conflict meanwhile.
-        if hot.keys.get(key).is_some_and(|hot| hot.is_cool(now)) {
-            hot.keys.remove(key);
-            self.hot_count.store(hot.keys.len(), Ordering::Relaxed);
-            drop(hot);
-            log_change(key, Handling::Coalesced, Handling::Optimistic);
+        handling
+    }
+
+    /// Notes that the calls of a key run in another way by now, because time has passed.
+    fn change(&self, key: &LockKey, now: Duration) {
+        let mut known = self.write();
+        // Another call may have met a conflict meanwhile, or noted the same.
+        let Some(hot) = known.keys.get_mut(key) else { return };
+        let (from, to) = (hot.logged, hot.present(now));
+        hot.logged = to;
+        if to == Handling::Optimistic {
+            known.keys.remove(key);
+            self.hot_count.store(known.keys.len(), Ordering::Relaxed);
         }
-        Handling::Optimistic
+        drop(known);
+        if from != to {
+            Change { key: key.clone(), from, to }.log();
+        }
     }
 
     /// The hottest of the keys and how its calls run; the first one if none is hot. All calls
@@ -193,16 +230,17 @@ impl ConflictTracker {
         if let Some(hot) = hot.keys.get_mut(key) {
             return hot.temperature.increment(now);
         }
-        if !hot.has_room(now) {
-            return;
+        let mut changes = hot.make_room(now);
+        if hot.keys.len() < MOST_HOT {
+            let temperature = DecayingCount::new(WARM, now);
+            let (contested, logged) = (DecayingCount::default(), Handling::Coalesced);
+            let state = KeyState { since: now, temperature, contested, turns: None, logged };
+            hot.keys.insert(key.clone(), state);
+            changes.push(Change { key: key.clone(), from: Handling::Optimistic, to: logged });
         }
-        let temperature = DecayingCount::new(WARM, now);
-        let contested = DecayingCount::default();
-        let state = KeyState { since: now, temperature, contested, turns: None };
-        hot.keys.insert(key.clone(), state);
         self.hot_count.store(hot.keys.len(), Ordering::Relaxed);
         drop(hot);
-        log_change(key, Handling::Optimistic, Handling::Coalesced);
+        changes.iter().for_each(Change::log);
     }
 
     /// Records that a call was committed together with others. This keeps the key hot; without
@@ -237,8 +275,12 @@ impl ConflictTracker {
         };
         hot.turns = Some((now + turns, turns));
         hot.contested = DecayingCount::default();
+        let from = std::mem::replace(&mut hot.logged, Handling::TakingTurns);
         drop(known);
-        log_change(key, before, Handling::TakingTurns);
+        // Otherwise the end of the last turns was not noticed, and nothing has changed.
+        if from != Handling::TakingTurns {
+            Change { key: key.clone(), from, to: Handling::TakingTurns }.log();
+        }
     }
 
     /// The hot keys, the hottest first.
@@ -265,10 +307,6 @@ impl ConflictTracker {
     fn write(&self) -> RwLockWriteGuard<'_, HotKeys> {
         self.hot.write().unwrap_or_else(PoisonError::into_inner)
     }
-}
-
-fn log_change(key: &LockKey, from: Handling, to: Handling) {
-    tracing::info!(name: "contention", %key, ?from, ?to, "the strategy of a key changed");
 }
 
 #[cfg(test)]
@@ -354,6 +392,22 @@ mod tests {
             last = now - begun;
         }
         assert_eq!(last, LONGEST_TURNS);
+    }
+
+    #[test]
+    fn what_the_log_says_of_a_key_is_true_until_it_has_cooled() {
+        let (tracker, key) = hot();
+        let logged = |tracker: &ConflictTracker| tracker.read().keys[&key].logged;
+        assert_eq!(logged(&tracker), Handling::Coalesced);
+        lose_three(&tracker, &key, secs(1));
+        assert_eq!(logged(&tracker), Handling::TakingTurns);
+        tracker.met_others(&key, secs(5));
+        assert_eq!(tracker.handling(&key, secs(6)), Handling::Coalesced);
+        assert_eq!(logged(&tracker), Handling::Coalesced);
+        // No call of the key comes any more.
+        assert!(tracker.write().sweep(secs(7)).is_empty());
+        let cooled = Change { key, from: Handling::Coalesced, to: Handling::Optimistic };
+        assert_eq!(tracker.write().sweep(secs(60)), [cooled]);
     }
 
     #[test]
