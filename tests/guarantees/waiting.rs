@@ -118,7 +118,7 @@ async fn callers_beyond_the_bound_are_refused_at_once(dialect: Dialect) {
         let error = refused.unwrap().unwrap().unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Overloaded, "{error}");
         assert!(error.is_retryable());
-        assert!(error.to_string().contains("queue_limit"), "{error}");
+        assert!(error.to_string().contains("queue-limit"), "{error}");
     }
     let BusyLane { ledger, mut holder, .. } = busy;
     holder.execute("COMMIT").await;

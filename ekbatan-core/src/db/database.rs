@@ -48,10 +48,10 @@ impl Database {
     ) -> Result<Self, DbError> {
         let driver = driver_for(source, replica)?;
         for (name, value) in [
-            ("maximum_pool_size", source.maximum_pool_size),
+            ("maximum-pool-size", source.maximum_pool_size),
             ("lanes", source.lanes.unwrap_or(1)),
-            ("fold_limit", source.fold_limit),
-            ("queue_limit", source.queue_limit),
+            ("fold-limit", source.fold_limit),
+            ("queue-limit", source.queue_limit),
         ] {
             if value == 0 {
                 return Err(DbError::new(
@@ -61,9 +61,9 @@ impl Database {
             }
         }
         let timeout = source.connection_timeout;
-        let primary = Pool::new(driver.clone(), Route::Primary, source)?;
+        let primary = Pool::new(driver.clone(), Route::Primary, "primary-config", source)?;
         let replica = replica
-            .map(|replica| Pool::new(driver.clone(), Route::Replica, replica))
+            .map(|replica| Pool::new(driver.clone(), Route::Replica, "secondary-config", replica))
             .transpose()?;
         // Report now, not at the first call, that the database cannot be reached.
         first_connection(&primary, timeout).await?;

@@ -18,7 +18,7 @@ pub(crate) fn driver_for(
     if replica.is_some_and(|replica| replica.maximum_pool_size == 0) {
         return Err(DbError::new(
             DbErrorKind::Other,
-            "the replica's maximum_pool_size is 0; it must be at least 1",
+            "the replica's maximum-pool-size is 0; it must be at least 1",
         ));
     }
     let scheme = url.split(':').next().unwrap_or_default();

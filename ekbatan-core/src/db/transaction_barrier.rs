@@ -64,7 +64,7 @@ pub enum BarrierError {
     },
     /// The transactions of others cannot be seen, and the time was too short to do without.
     #[error(
-        "open transactions of shard {shard} cannot be seen: the login has no PROCESS privilege, or others look at them all the time; so the barrier takes the commit_timeout of {commit_timeout:?}, and {longest:?} were allowed; allow more time, or GRANT PROCESS ON *.* to the login"
+        "open transactions of shard {shard} cannot be seen: the login has no PROCESS privilege, or others look at them all the time; so the barrier takes the commit-timeout of {commit_timeout:?}, and {longest:?} were allowed; allow more time, or GRANT PROCESS ON *.* to the login"
     )]
     #[non_exhaustive]
     Unseen {
@@ -162,7 +162,7 @@ impl Wait<'_> {
                     awaited.into_iter().partition(|of| of.has_written);
                 if !idle.is_empty() {
                     let open = list(&names(&idle));
-                    tracing::warn!(shard = %self.database.shard, open, "transactions that have written nothing within commit_timeout are not waited for any more");
+                    tracing::warn!(shard = %self.database.shard, open, "transactions that have written nothing within commit-timeout are not waited for any more");
                 }
                 awaited = written;
             }
@@ -206,7 +206,7 @@ impl Wait<'_> {
         if self.left() < left {
             return Err(BarrierError::Unseen { shard, commit_timeout, longest });
         }
-        tracing::debug!(%shard, ?commit_timeout, "open transactions cannot be seen; waiting for commit_timeout");
+        tracing::debug!(%shard, ?commit_timeout, "open transactions cannot be seen; waiting for commit-timeout");
         tokio::time::sleep(left).await;
         Ok(())
     }

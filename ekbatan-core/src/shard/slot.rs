@@ -72,7 +72,8 @@ impl Slot {
             Some(opened) => opened,
             None => {
                 let config = &self.inner.config;
-                let pool = Pool::new(driver_for(config, None)?, Route::Primary, config)?;
+                let (driver, name) = (driver_for(config, None)?, &self.inner.name);
+                let pool = Pool::new(driver, Route::Primary, name, config)?;
                 self.inner.pool.get_or_init(|| Some(pool))
             }
         };

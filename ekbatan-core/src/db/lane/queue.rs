@@ -315,7 +315,7 @@ fn closed() -> DbError {
 fn overloaded(limit: usize) -> DbError {
     let why = format!(
         "{limit} commits wait for a lane already, and no more may wait; nothing was sent. \
-         Call again later, send less at a time, or raise lanes or queue_limit"
+         Call again later, send less at a time, or raise lanes or queue-limit"
     );
     DbError::new(DbErrorKind::Overloaded, why)
 }
@@ -324,7 +324,7 @@ fn too_many_bytes(queued: usize, bytes: usize, limit: usize) -> DbError {
     let why = format!(
         "commits of {queued} bytes wait for a lane already, and with the {bytes} bytes of this one \
          they exceed {limit} bytes; nothing was sent. \
-         Call again later, write less at once, or raise lanes or max_commit_bytes"
+         Call again later, write less at once, or raise lanes or max-commit-bytes"
     );
     DbError::new(DbErrorKind::Overloaded, why)
 }

@@ -72,7 +72,7 @@ fn more_bytes_than_may_wait_are_refused_until_some_leave() {
     let first = queue.push_new(6_000).unwrap();
     let refused = queue.push_new(6_000).unwrap_err();
     assert!(refused.contains("exceed 10000 bytes"), "{refused}");
-    assert!(refused.contains("raise lanes or max_commit_bytes"), "{refused}");
+    assert!(refused.contains("raise lanes or max-commit-bytes"), "{refused}");
     let small = queue.push_new(1_000).unwrap();
     assert!(queue.queue.withdraw(first));
     assert!(queue.queue.withdraw(small));

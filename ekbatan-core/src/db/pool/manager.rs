@@ -79,7 +79,7 @@ impl managed::Manager for ConnectionManager {
             return Err(RecycleError::message("its last use did not complete"));
         }
         if entry.is_expired() {
-            return Err(RecycleError::message("older than max_lifetime"));
+            return Err(RecycleError::message("older than max-lifetime"));
         }
         entry.used = true;
         Ok(())

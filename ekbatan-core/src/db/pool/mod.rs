@@ -41,6 +41,8 @@ pub(crate) struct Pool {
     timeout: Duration,
     limits: Limits,
     leak_threshold: Duration,
+    /// Its part of the configuration, such as `primary-config`.
+    section: Arc<str>,
     address: Arc<str>,
     upkeep: Arc<Upkeep>,
 }
@@ -70,10 +72,11 @@ impl Pool {
     }
 
     /// Opens no connection yet, except for `minimum_idle`. Must be called within a tokio runtime,
-    /// because it spawns the upkeep task.
+    /// because it spawns the upkeep task. Messages name the `section` of the configuration.
     pub(crate) fn new(
         driver: Arc<dyn Driver>,
         route: Route,
+        section: &str,
         config: &DataSourceConfig,
     ) -> Result<Self, DbError> {
         let address: Arc<str> = driver.address().into();
@@ -94,6 +97,7 @@ impl Pool {
             timeout: config.connection_timeout,
             limits,
             leak_threshold: config.leak_detection_threshold,
+            section: section.into(),
             address,
             upkeep: Arc::new(upkeep),
         })
@@ -126,23 +130,25 @@ impl Pool {
     }
 
     fn timed_out(&self) -> DbError {
-        let status = self.status();
-        let holders: Vec<String> =
-            status.holders.iter().map(|(name, held)| format!("{name} for {held:.1?}")).collect();
-        DbError::new(
-            DbErrorKind::PoolTimeout,
-            format!(
-                "no connection to {} came free within {:?}; all {} are held, by {}. Hold them shorter or raise maximum_pool_size",
-                self.address,
-                self.timeout,
-                status.max_size,
-                if holders.is_empty() {
-                    "callers that are connecting".to_owned()
-                } else {
-                    holders.join(", ")
-                },
-            ),
-        )
+        let Self { section, address, timeout, .. } = self;
+        let PoolStatus { max_size, holders, .. } = self.status();
+        let mut held: Vec<String> =
+            holders.iter().map(|(name, held)| format!("{name} for {held:.1?}")).collect();
+        // The others have a place and no connection yet.
+        let connecting = max_size.saturating_sub(holders.len());
+        if connecting > 0 {
+            held.push(format!("{connecting} callers that still connect"));
+        }
+        let way_out = if connecting < max_size {
+            format!("hold them shorter, or raise maximum-pool-size of {section}")
+        } else {
+            "see whether the server accepts connections".to_owned()
+        };
+        let why = format!(
+            "no connection to {address} came free within {timeout:?} (connection-timeout of {section}); all {max_size} are held, by {}; {way_out}",
+            held.join(", ")
+        );
+        DbError::new(DbErrorKind::PoolTimeout, why)
     }
 
     pub(crate) fn status(&self) -> PoolStatus {

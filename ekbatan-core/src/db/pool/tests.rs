@@ -4,14 +4,17 @@ use std::fmt;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use async_trait::async_trait;
+use tokio::sync::Notify;
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Metadata, Subscriber};
 
 use super::Pool;
 use crate::config::DataSourceConfig;
-use crate::db::Route;
+use crate::db::driver::{Connection, Driver};
 use crate::db::sqlite::SqliteDriver;
+use crate::db::{Capabilities, DbError, DbErrorKind, Route, Syntax};
 
 const MOMENT: Duration = Duration::from_millis(80);
 
@@ -21,7 +24,14 @@ fn pool(set: impl FnOnce(DataSourceConfig) -> DataSourceConfig) -> (Pool, tempfi
     let url = format!("sqlite:{}", folder.path().join("pool.db").display());
     let config = set(DataSourceConfig::new(url).maximum_pool_size(5));
     let driver = SqliteDriver::new(&config).unwrap();
-    (Pool::new(Arc::new(driver), Route::Primary, &config).unwrap(), folder)
+    (Pool::new(Arc::new(driver), Route::Primary, "primary-config", &config).unwrap(), folder)
+}
+
+/// The error of a caller for whom no connection came free.
+async fn timed_out(pool: &Pool) -> String {
+    let refused = pool.checkout("waits").await.err().expect("no place is free");
+    assert_eq!(refused.kind(), DbErrorKind::PoolTimeout);
+    refused.to_string()
 }
 
 /// Waits until the condition holds, with a bound far above the time that it takes.
@@ -190,6 +200,72 @@ async fn closing_does_not_wait_for_ever() {
     pool.close().await;
     let lines = log.lines();
     assert!(lines.iter().any(|line| line.contains("report of the year")), "{lines:?}");
+}
+
+#[tokio::test]
+async fn a_timeout_names_the_holders_and_the_setting_that_helps() {
+    let (pool, _folder) = pool(|config| config.maximum_pool_size(2).connection_timeout(MOMENT));
+    let held = async |holder| loop {
+        // On a slow machine opening the connection takes longer.
+        if let Ok(held) = pool.checkout(holder).await {
+            return held;
+        }
+    };
+    let _held = [held("report").await, held("import").await];
+    let why = timed_out(&pool).await;
+    for part in [
+        "pool.db came free within 80ms (connection-timeout of primary-config)",
+        "all 2 are held, by report for ",
+        ", import for ",
+        "; hold them shorter, or raise maximum-pool-size of primary-config",
+    ] {
+        assert!(why.contains(part), "{part}: {why}");
+    }
+}
+
+#[tokio::test]
+async fn a_timeout_beside_callers_that_connect_advises_no_larger_pool() {
+    let folder = tempfile::tempdir().unwrap();
+    let url = format!("sqlite:{}", folder.path().join("pool.db").display());
+    let config = DataSourceConfig::new(url).maximum_pool_size(1).connection_timeout(MOMENT);
+    let (inner, asked) = (SqliteDriver::new(&config).unwrap(), Arc::new(Notify::new()));
+    let driver = SilentDriver { inner, asked: asked.clone() };
+    let pool = Pool::new(Arc::new(driver), Route::Replica, "secondary-config", &config).unwrap();
+    let connecting = tokio::spawn({
+        let pool = pool.clone();
+        async move { pool.checkout("connects").await.map(drop) }
+    });
+    asked.notified().await;
+    let why = timed_out(&pool).await;
+    let end = "by 1 callers that still connect; see whether the server accepts connections";
+    assert!(why.contains("of secondary-config") && why.ends_with(end), "{why}");
+    connecting.abort();
+}
+
+/// Its server accepts a connection and never answers.
+struct SilentDriver {
+    inner: SqliteDriver,
+    asked: Arc<Notify>,
+}
+
+#[async_trait]
+impl Driver for SilentDriver {
+    fn capabilities(&self) -> &Capabilities {
+        self.inner.capabilities()
+    }
+
+    fn syntax(&self) -> &dyn Syntax {
+        self.inner.syntax()
+    }
+
+    async fn connect(&self, _: Route) -> Result<Box<dyn Connection>, DbError> {
+        self.asked.notify_one();
+        std::future::pending().await
+    }
+
+    fn address(&self) -> &str {
+        self.inner.address()
+    }
 }
 
 #[tokio::test]
