@@ -64,7 +64,7 @@ impl ServerClock {
 /// The error of a reading. No key was asked for, so there is no doubt about one.
 pub(crate) fn not_read(error: BackendError) -> BackendError {
     match error.kind() {
-        FailureKind::InDoubt => BackendError::unavailable(error.to_string()),
+        FailureKind::InDoubt => error.of_kind(FailureKind::Unavailable),
         _ => error,
     }
 }

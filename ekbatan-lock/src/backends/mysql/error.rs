@@ -23,6 +23,18 @@ pub enum MySqlLocksError {
     Backend(#[from] BackendError),
 }
 
+impl MySqlLocksError {
+    /// The error of a connection, once the locks are open.
+    pub(super) fn of_connection(self) -> BackendError {
+        match self {
+            Self::Backend(error) => error,
+            // When the locks were opened, the address led to a server that is safe. It may again,
+            // as after a fail-over.
+            other => BackendError::unavailable(other.to_string()),
+        }
+    }
+}
+
 /// A statement that failed.
 #[derive(Debug)]
 pub(super) enum StatementFailure {

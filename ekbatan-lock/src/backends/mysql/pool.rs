@@ -97,12 +97,7 @@ impl MySqlLockPool {
 
     /// A connection, once the locks are open.
     pub(super) async fn usable(&self) -> Result<Object<MySqlLockManager>, BackendError> {
-        self.connection().await.map_err(|error| match error {
-            MySqlLocksError::Backend(error) => error,
-            // When the locks were opened, the address led to a server that is safe. It may again,
-            // as after a fail-over.
-            other => BackendError::unavailable(other.to_string()),
-        })
+        self.connection().await.map_err(MySqlLocksError::of_connection)
     }
 
     /// The same as [`run`](Self::run) over a connection.

@@ -93,6 +93,10 @@ impl SessionServer for MySqlSessions {
         MySqlSession::open(&self.connector, self.statements.clone()).await
     }
 
+    fn reopening(error: MySqlLocksError) -> BackendError {
+        error.of_connection()
+    }
+
     fn started(&self, requests: &Requests) {
         let mut current = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         *current = Some(requests.downgrade());
@@ -106,8 +110,7 @@ impl SessionServer for MySqlSessions {
         most: usize,
     ) -> Result<Vec<(String, Holder)>, BackendError> {
         let opened = self.connector.open(None).await;
-        let mut connection =
-            opened.map_err(|error| BackendError::unavailable(error.to_string()))?;
+        let mut connection = opened.map_err(MySqlLocksError::of_connection)?;
         let sets = connection.run("listing locks", &self.statements.list(prefixes, most)).await?;
         connection.close().await;
         let rows = sets.iter().flat_map(|set| &set.rows);

@@ -21,6 +21,18 @@ pub enum PostgresLocksError {
     Backend(#[from] BackendError),
 }
 
+impl PostgresLocksError {
+    /// The error of a connection, once the locks are open.
+    pub(super) fn of_connection(self) -> BackendError {
+        match self {
+            Self::Backend(error) => error,
+            // When the locks were opened, the address led to a server that is safe. It may again,
+            // as after a fail-over.
+            other => BackendError::unavailable(other.to_string()),
+        }
+    }
+}
+
 /// An error with PostgreSQL's message, which the driver's own text omits.
 pub(super) fn failed(what: &str, error: &tokio_postgres::Error) -> BackendError {
     BackendError::new(format!("{what}: {}", describe(error))).of_kind(kind(error))

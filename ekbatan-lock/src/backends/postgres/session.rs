@@ -96,6 +96,10 @@ impl SessionServer for PostgresSessions {
         Ok(session)
     }
 
+    fn reopening(error: PostgresLocksError) -> BackendError {
+        error.of_connection()
+    }
+
     fn shared(session: &Arc<PostgresSession>) -> Arc<PostgresSession> {
         session.clone()
     }

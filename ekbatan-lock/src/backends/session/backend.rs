@@ -191,10 +191,17 @@ mod tests {
 
     /// A server that accepts `1 + more` sessions, and is silent afterwards. The first session answers
     /// nothing.
-    #[derive(Default)]
     struct Silent {
         attempts: AtomicUsize,
         more: usize,
+        /// The kind of the error.
+        fails: FailureKind,
+    }
+
+    impl Default for Silent {
+        fn default() -> Self {
+            Self { attempts: AtomicUsize::new(0), more: 0, fails: FailureKind::Unavailable }
+        }
     }
 
     type Grants = Arc<SessionGrants<String>>;
@@ -209,18 +216,23 @@ mod tests {
         type Lock = String;
         type Session = Grants;
         type Shared = Grants;
-        type Error = &'static str;
+        type Error = BackendError;
 
         fn lock_of(key: &str) -> String {
             key.to_owned()
         }
 
-        async fn open(&self) -> Result<Grants, &'static str> {
+        async fn open(&self) -> Result<Grants, BackendError> {
             if self.attempts.fetch_add(1, Ordering::SeqCst) <= self.more {
                 return Ok(Arc::new(SessionGrants::new()));
             }
             tokio::time::sleep(SILENCE).await;
-            Err("no answer")
+            let cause = std::io::Error::other("no answer");
+            Err(BackendError::caused("opening a session", cause).of_kind(self.fails))
+        }
+
+        fn reopening(error: BackendError) -> BackendError {
+            error
         }
 
         fn shared(session: &Grants) -> Grants {
@@ -284,6 +296,23 @@ mod tests {
                 assert_eq!(refused.unwrap_err().kind(), FailureKind::Unavailable);
             }
             assert!(begun.elapsed() < SILENCE * 2, "{:?}", begun.elapsed());
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn every_request_hears_why_the_session_could_not_be_opened() {
+        use FailureKind::{InDoubt, Refused, Unavailable};
+        // Nothing was sent, so there is no doubt.
+        for (fails, heard) in [(Refused, Refused), (InDoubt, Unavailable)] {
+            let server = Silent { fails, ..Silent::default() };
+            let backend = SessionBackend::open(server).await.unwrap();
+            backend.common.current().end("a test".to_owned());
+            for answer in join_all((0..3).map(|_| backend.inspect("k"))).await {
+                let error = answer.unwrap_err();
+                assert_eq!(error.kind(), heard);
+                assert_eq!(error.to_string(), "opening a session: no answer");
+                assert!(std::error::Error::source(&error).is_some(), "it has its cause");
+            }
         }
     }
 

@@ -1,6 +1,5 @@
 //! What a database server implements so that its sessions can hold locks.
 
-use std::fmt;
 use std::future::Future;
 use std::hash::Hash;
 use std::time::Duration;
@@ -29,11 +28,14 @@ pub(crate) trait SessionServer: Send + Sync + 'static {
     /// The part of a session that callers see.
     type Shared: Clone + Send + Sync + 'static;
     /// Error of opening a session.
-    type Error: fmt::Display + Send;
+    type Error: Send;
 
     fn lock_of(key: &str) -> Self::Lock;
 
     fn open(&self) -> impl Future<Output = Result<Self::Session, Self::Error>> + Send;
+
+    /// The error of opening a session again.
+    fn reopening(error: Self::Error) -> BackendError;
 
     /// Called for each actor, before its first request.
     fn started(&self, requests: &Requests) {
