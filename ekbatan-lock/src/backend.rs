@@ -1,6 +1,7 @@
 //! The contract of a backend: grant and release keys at one server, and nothing else.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
@@ -22,13 +23,24 @@ pub enum FailureKind {
 }
 
 /// Error returned when a backend fails.
-#[derive(Debug, thiserror::Error)]
-#[error("{message}")]
+#[derive(Debug)]
 pub struct BackendError {
     message: String,
     kind: FailureKind,
-    #[source]
-    source: Option<Box<dyn std::error::Error + Send + Sync>>,
+    source: Option<Arc<dyn std::error::Error + Send + Sync>>,
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for BackendError {
+    /// The cause itself, and not what shares it.
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.as_ref().map(|source| &**source as &(dyn std::error::Error + 'static))
+    }
 }
 
 impl BackendError {
@@ -43,7 +55,7 @@ impl BackendError {
         source: impl std::error::Error + Send + Sync + 'static,
     ) -> Self {
         let message = format!("{message}: {source}");
-        Self { message, kind: FailureKind::Refused, source: Some(Box::new(source)) }
+        Self { message, kind: FailureKind::Refused, source: Some(Arc::new(source)) }
     }
 
     /// An error with this message, of the kind [`FailureKind::Unavailable`].
@@ -73,10 +85,10 @@ impl BackendError {
         matches!(self.kind, FailureKind::Unavailable | FailureKind::InDoubt)
     }
 
-    /// The same message and kind, for another caller of the same request.
+    /// The same error, with its kind and its cause, for another caller of the same request.
     #[must_use]
     pub fn repeated(&self) -> Self {
-        Self::new(self.message.clone()).of_kind(self.kind)
+        Self { message: self.message.clone(), kind: self.kind, source: self.source.clone() }
     }
 }
 
@@ -349,4 +361,22 @@ pub trait LockBackend: Send + Sync + 'static {
 
     /// Stops the tasks of the backend.
     async fn close(&self) {}
+}
+
+#[cfg(test)]
+mod tests {
+    use std::error::Error;
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_repeated_error_has_the_kind_and_the_cause_of_the_first() {
+        let first = BackendError::caused("taking a lock", io::Error::other("the disk is full"));
+        let repeated = first.of_kind(FailureKind::InDoubt).repeated();
+        assert_eq!(repeated.kind(), FailureKind::InDoubt);
+        assert_eq!(repeated.to_string(), "taking a lock: the disk is full");
+        let cause = repeated.source().and_then(|cause| cause.downcast_ref::<io::Error>());
+        assert_eq!(cause.map(ToString::to_string).as_deref(), Some("the disk is full"));
+    }
 }

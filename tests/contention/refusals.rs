@@ -3,11 +3,12 @@
 use std::time::Duration;
 
 use ekbatan::action::{Budget, ErrorKind, RetryPolicy};
+use ekbatan::db::DbError;
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
 use futures_util::future::join_all;
-use support::TestDatabase;
 use support::things::{Thing, quiet, thing};
+use support::{TestDatabase, connected};
 
 use crate::acts::{Act, Gate, Groups, Nothing, Refused, a_thing, act, enqueued, event_versions};
 use crate::acts::{hold, in_queue, touch, touch_after_reading};
@@ -21,7 +22,11 @@ on_every_database! {
     a_refusal_is_retried_by_its_own_policy,
 }
 
-on_every_database! { on_sqlite_only: calls_that_enqueue_in_turn_refuse_no_group }
+on_every_database! {
+    on_sqlite_only:
+    calls_that_enqueue_in_turn_refuse_no_group,
+    every_call_of_a_group_hears_the_code_of_a_failure_that_they_share,
+}
 
 async fn a_call_that_refuses_leaves_the_group_and_the_others_commit(db: &TestDatabase) {
     let id = a_thing(db).await.id;
@@ -204,4 +209,29 @@ async fn calls_that_enqueue_in_turn_refuse_no_group(db: &TestDatabase) {
     // The last one has no waiter behind it, and commits alone.
     assert_eq!(groups.sizes(), [1, 1]);
     assert_eq!(acts.each_ref().map(Act::runs), [1, 2, 2]);
+}
+
+async fn every_call_of_a_group_hears_the_code_of_a_failure_that_they_share(db: &TestDatabase) {
+    let id = a_thing(db).await.id;
+    let config = db.config().connection_timeout(Duration::from_secs(1));
+    let databases = connected(&config.into()).await;
+    let builder = ActionExecutor::builder(&databases, "tests").model::<Thing>();
+    let (executor, gate) = (builder.build().await.unwrap(), Gate::closed());
+    let (holds, touches) = (hold(&gate), [touch(id), touch(id)]);
+    let holding = enqueued(in_queue(&executor, &holds)).await;
+    let mut calls = Vec::new();
+    for touch in &touches {
+        calls.push(enqueued(in_queue(&executor, touch)).await);
+    }
+    let mut other = db.connect().await;
+    other.execute("BEGIN IMMEDIATE").await;
+    gate.open();
+    let (_, answers) = tokio::join!(holding, join_all(calls));
+    for answer in answers {
+        let error = answer.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+        let code = error.database_error().and_then(DbError::code);
+        assert_eq!(code, Some("5"), "{error:?}");
+    }
+    other.execute("ROLLBACK").await;
 }

@@ -1,19 +1,25 @@
 //! Unreachable databases, invalid URLs, and settings with which no connection can be opened.
 
+use std::error::Error as _;
 use std::time::Duration;
 
 use ekbatan::config::{DataSourceConfig, TlsMode};
 use ekbatan::prelude::*;
+use ekbatan::shard::ConnectError;
 use ekbatan_testkit::{MySqlServer, PostgresServer};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket};
 
-async fn error_of(config: DataSourceConfig) -> String {
+async fn refused(config: DataSourceConfig) -> ConnectError {
     let config = config.connection_timeout(Duration::from_millis(300));
     match Databases::connect(&config.into()).await {
         Ok(_) => panic!("no server should be reachable"),
-        Err(error) => error.to_string(),
+        Err(error) => error,
     }
+}
+
+async fn error_of(config: DataSourceConfig) -> String {
+    refused(config).await.to_string()
 }
 
 #[tokio::test]
@@ -23,7 +29,13 @@ async fn an_unreachable_server_is_named_without_its_password() {
     down.bind(([127, 0, 0, 1], 0).into()).unwrap();
     let port = down.local_addr().unwrap().port();
     let url = format!("postgres://app:secret@127.0.0.1:{port}/bank");
-    let error = error_of(DataSourceConfig::new(&url)).await;
+    let refused = refused(DataSourceConfig::new(&url)).await;
+    let mut cause = refused.source();
+    while let Some(outer) = cause.filter(|cause| !cause.is::<std::io::Error>()) {
+        cause = outer.source();
+    }
+    assert!(cause.is_some(), "{refused:?}");
+    let error = refused.to_string();
     assert!(error.contains(&format!("127.0.0.1:{port}/bank")), "{error}");
     assert!(error.contains("tried") && error.contains("time(s) in"), "{error}");
     assert!(!error.contains("secret"), "{error}");

@@ -439,10 +439,7 @@ async fn first_connection(pool: &Pool, timeout: Duration) -> Result<(), DbError>
         if error.is_mistake() || !error.is_connection_lost() || started.elapsed() + pause > timeout
         {
             let waited = started.elapsed();
-            return Err(DbError::new(
-                error.kind(),
-                format!("{error} (tried {attempt} time(s) in {waited:.1?})"),
-            ));
+            return Err(error.and(&format!(" (tried {attempt} time(s) in {waited:.1?})")));
         }
         tracing::info!(%error, attempt, "the database is not reachable yet; trying again");
         tokio::time::sleep(pause).await;

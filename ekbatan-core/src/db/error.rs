@@ -120,12 +120,17 @@ impl DbError {
         self
     }
 
+    /// The same error; the message says more at its end.
+    pub(crate) fn and(mut self, more: &str) -> Self {
+        self.0.message.push_str(more);
+        self
+    }
+
     /// The same error of a commit that is known to be undone. The connection can still be used.
     #[cfg(feature = "sqlite")]
     pub(crate) fn undone(mut self) -> Self {
         self.0.was_undone = true;
-        self.0.message.push_str("; nothing was written");
-        self
+        self.and("; nothing was written")
     }
 
     /// The same error; if the database is unavailable, the message names it, because an application may have
@@ -148,7 +153,7 @@ impl DbError {
         self
     }
 
-    /// The same error for another caller.
+    /// The same error for another caller, with its code and its cause.
     pub(crate) fn copy(&self) -> Self {
         Self(self.0.clone())
     }

@@ -207,7 +207,7 @@ impl Lane {
         } else if error.kind() == DbErrorKind::LockTimeout {
             // The writer lock was not available in time: each batch would wait as long again.
             for at in commit.open() {
-                commit.refuse(at, DbError::new(error.kind(), error.to_string()));
+                commit.refuse(at, error.copy());
             }
         } else {
             commit.one_by_one(kind).await?;

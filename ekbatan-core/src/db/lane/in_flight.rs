@@ -84,7 +84,7 @@ impl InFlight {
     /// Rejects every batch: nothing of it was written.
     pub(super) fn refuse_all(&mut self, cause: &DbError) {
         for queued in std::mem::take(&mut self.taken.batches) {
-            let error = DbError::new(cause.kind(), format!("{cause}; nothing was written"));
+            let error = cause.copy().and("; nothing was written");
             self.finish(queued, Err(CommitError::Refused(error)));
         }
     }

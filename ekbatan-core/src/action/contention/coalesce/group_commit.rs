@@ -228,8 +228,7 @@ impl<G> GroupCommit<G> {
             // Trying each member alone would fail again, after the same wait for each.
             CommitError::Refused(error) if is_shared(error.kind()) => {
                 for member in self.members {
-                    let refused = DbError::new(error.kind(), error.to_string());
-                    let _ = member.place.reply.send(GroupOutcome::Refused(refused));
+                    let _ = member.place.reply.send(GroupOutcome::Refused(error.copy()));
                 }
             }
             error => {
