@@ -111,15 +111,28 @@ async fn a_failing_effect_is_counted_and_changes_nothing(db: &TestDatabase) {
             assert_eq!(committed.folded, usize::MAX, "this effect panics");
             Ok::<_, io::Error>(())
         });
+        ctx.plan().after_commit("cannot say why", |_| async { Err::<(), _>(NoText) });
         note(ctx.plan(), &log, "after them");
         Ok(ctx.plan().add(quiet(thing("a"))))
     });
     let executor = db.executor().await;
     let stored = executor.execute(&action, Nothing {}).await.unwrap();
-    assert_eq!(executor.effect_failures(), 2);
+    assert_eq!(executor.effect_failures(), 3);
     assert_eq!(*log.lock().unwrap(), ["after them"]);
     assert_eq!(db.things().get(stored.id).await.unwrap(), stored);
 }
+
+/// An error whose text panics.
+#[derive(Debug)]
+struct NoText;
+
+impl std::fmt::Display for NoText {
+    fn fmt(&self, _: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        panic!("this error has no text")
+    }
+}
+
+impl std::error::Error for NoText {}
 
 async fn an_effect_completes_when_its_caller_is_dropped(db: &TestDatabase) {
     let (has_begun, begun) = oneshot::channel();

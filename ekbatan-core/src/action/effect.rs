@@ -61,10 +61,12 @@ impl EffectRunner {
     pub(super) async fn run(&self, effects: Vec<Box<dyn Effect>>, committed: Committed) {
         for effect in effects {
             let name = effect.name().to_owned();
-            let running = effect.run(committed.clone()).in_current_span();
-            let error = match tokio::spawn(running).await {
+            let running = effect.run(committed.clone());
+            // The text of an error is the application's, too, and may panic.
+            let running = async { running.await.map_err(|error| with_causes(&*error)) };
+            let error = match tokio::spawn(running.in_current_span()).await {
                 Ok(Ok(())) => continue,
-                Ok(Err(error)) => with_causes(&*error),
+                Ok(Err(error)) => error,
                 Err(panicked) => panicked.to_string(),
             };
             self.failures.fetch_add(1, Ordering::Relaxed);
