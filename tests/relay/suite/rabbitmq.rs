@@ -279,7 +279,8 @@ async fn a_publication_that_is_dropped_takes_its_connection_with_it() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_publication_that_is_dropped_leaves_a_blocked_connection_and_is_waited_for() {
     let site = RabbitMqSite::start(Limits::default()).await;
-    let broker = Arc::new(RabbitMqBroker::new(site.server.url()).exchange(EXCHANGE));
+    let broker = RabbitMqBroker::new(site.server.url()).exchange(EXCHANGE);
+    let broker = Arc::new(broker.ack_timeout(Duration::from_secs(30)));
     broker.open(sender()).await.unwrap();
     site.server.control(&["set_vm_memory_high_watermark", "0.00001"]).await.unwrap();
     until("the server is short of memory", async || {
@@ -291,14 +292,19 @@ async fn a_publication_that_is_dropped_leaves_a_blocked_connection_and_is_waited
     let id = only.id;
     let publisher = broker.clone();
     let publishing = tokio::spawn(async move { publisher.publish(sender(), vec![only]).await });
-    let is_blocked = async || {
-        let opened = broker.open(sender()).await;
-        opened.is_err_and(|error| error.to_string().contains("has blocked the connection"))
-    };
-    until("the connection is blocked", is_blocked).await;
+    let says_blocked = |why: &str| why.contains("has blocked the connection");
+    until("the connection is blocked", async || {
+        // It is never sent: its routing key is too long.
+        let mut unsendable = message(&site);
+        unsendable.topic = "t".repeat(256);
+        let receipts = broker.publish(sender(), vec![unsendable]).await;
+        matches!(&receipts[..], [Receipt::Unavailable { why }] if says_blocked(why))
+    })
+    .await;
     publishing.abort();
     assert!(publishing.await.unwrap_err().is_cancelled());
-    assert!(is_blocked().await, "no other connection was opened");
+    let opened = broker.open(sender()).await.map_err(|error| error.to_string());
+    assert!(opened.as_ref().is_err_and(|why| says_blocked(why)), "another one was opened");
 
     site.server.control(&["set_vm_memory_high_watermark", "0.8"]).await.unwrap();
     until("it is open again", async || broker.open(sender()).await.is_ok()).await;
