@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::future::Future;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -60,10 +61,13 @@ impl EffectRunner {
     /// Runs effects one after another. A panic is a failure.
     pub(super) async fn run(&self, effects: Vec<Box<dyn Effect>>, committed: Committed) {
         for effect in effects {
-            let name = effect.name().to_owned();
-            let running = effect.run(committed.clone());
-            // The text of an error is the application's, too, and may panic.
-            let running = async { running.await.map_err(|error| with_causes(&*error)) };
+            // What it does before it waits, and the text of its error, are the application's, too, and may panic.
+            let named = AssertUnwindSafe(|| effect.name().to_owned());
+            let name = catch_unwind(named).unwrap_or_else(|_| "an effect".to_owned());
+            let committed_here = committed.clone();
+            let running = async move {
+                effect.run(committed_here).await.map_err(|error| with_causes(&*error))
+            };
             let error = match tokio::spawn(running.in_current_span()).await {
                 Ok(Ok(())) => continue,
                 Ok(Err(error)) => error,
