@@ -136,13 +136,17 @@ impl Pool {
             holders.iter().map(|(name, held)| format!("{name} for {held:.1?}")).collect();
         // The others have a place and no connection yet.
         let connecting = max_size.saturating_sub(holders.len());
-        if connecting > 0 {
-            held.push(format!("{connecting} callers that still connect"));
+        match connecting {
+            0 => {}
+            1 => held.push("a caller that still connects".to_owned()),
+            several => held.push(format!("{several} callers that still connect")),
         }
-        let way_out = if connecting < max_size {
+        let way_out = if connecting == 0 {
             format!("hold them shorter, or raise maximum-pool-size of {section}")
-        } else {
+        } else if holders.is_empty() {
             "see whether the server accepts connections".to_owned()
+        } else {
+            "see whether the server accepts connections, or hold them shorter".to_owned()
         };
         let why = format!(
             "no connection to {address} came free within {timeout:?} (connection-timeout of {section}); all {max_size} are held, by {}; {way_out}",

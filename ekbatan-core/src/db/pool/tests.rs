@@ -237,7 +237,7 @@ async fn a_timeout_beside_callers_that_connect_advises_no_larger_pool() {
     });
     asked.notified().await;
     let why = timed_out(&pool).await;
-    let end = "by 1 callers that still connect; see whether the server accepts connections";
+    let end = "by a caller that still connects; see whether the server accepts connections";
     assert!(why.contains("of secondary-config") && why.ends_with(end), "{why}");
     connecting.abort();
 }
