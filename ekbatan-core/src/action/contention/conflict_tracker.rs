@@ -66,8 +66,9 @@ struct KeyState {
     contested: DecayingCount,
     /// The time until which groups take turns, and for how long they do.
     turns: Option<(Duration, Duration)>,
-    /// What the log says of how its calls run.
+    /// What the log says of how its calls run, and since when.
     logged: Handling,
+    logged_at: Duration,
 }
 
 impl KeyState {
@@ -186,10 +187,10 @@ impl ConflictTracker {
     /// Notes that the calls of a key run in another way by now, because time has passed.
     fn change(&self, key: &LockKey, now: Duration) {
         let mut known = self.write();
-        // Another call may have met a conflict meanwhile, or noted the same.
-        let Some(hot) = known.keys.get_mut(key) else { return };
+        // Another call may have met a conflict meanwhile, or noted something later.
+        let Some(hot) = known.keys.get_mut(key).filter(|hot| hot.logged_at <= now) else { return };
         let (from, to) = (hot.logged, hot.present(now));
-        hot.logged = to;
+        (hot.logged, hot.logged_at) = (to, now);
         if to == Handling::Optimistic {
             known.keys.remove(key);
             self.hot_count.store(known.keys.len(), Ordering::Relaxed);
@@ -234,7 +235,8 @@ impl ConflictTracker {
         if hot.keys.len() < MOST_HOT {
             let temperature = DecayingCount::new(WARM, now);
             let (contested, logged) = (DecayingCount::default(), Handling::Coalesced);
-            let state = KeyState { since: now, temperature, contested, turns: None, logged };
+            let (since, logged_at, turns) = (now, now, None);
+            let state = KeyState { since, temperature, contested, turns, logged, logged_at };
             hot.keys.insert(key.clone(), state);
             changes.push(Change { key: key.clone(), from: Handling::Optimistic, to: logged });
         }
@@ -276,6 +278,7 @@ impl ConflictTracker {
         hot.turns = Some((now + turns, turns));
         hot.contested = DecayingCount::default();
         let from = std::mem::replace(&mut hot.logged, Handling::TakingTurns);
+        hot.logged_at = now;
         drop(known);
         // Otherwise the end of the last turns was not noticed, and nothing has changed.
         if from != Handling::TakingTurns {
@@ -403,6 +406,9 @@ mod tests {
         assert_eq!(logged(&tracker), Handling::TakingTurns);
         tracker.met_others(&key, secs(5));
         assert_eq!(tracker.handling(&key, secs(6)), Handling::Coalesced);
+        assert_eq!(logged(&tracker), Handling::Coalesced);
+        // A call that looked at the clock before, and came late.
+        tracker.handling(&key, secs(5));
         assert_eq!(logged(&tracker), Handling::Coalesced);
         // No call of the key comes any more.
         assert!(tracker.write().sweep(secs(7)).is_empty());
