@@ -212,6 +212,7 @@ async fn calls_that_enqueue_in_turn_refuse_no_group(db: &TestDatabase) {
 }
 
 async fn every_call_of_a_group_hears_the_code_of_a_failure_that_they_share(db: &TestDatabase) {
+    let (groups, _counting) = Groups::count();
     let id = a_thing(db).await.id;
     let config = db.config().connection_timeout(Duration::from_secs(1));
     let databases = connected(&config.into()).await;
@@ -233,5 +234,6 @@ async fn every_call_of_a_group_hears_the_code_of_a_failure_that_they_share(db: &
         let code = error.database_error().and_then(DbError::code);
         assert_eq!(code, Some("5"), "{error:?}");
     }
+    assert!(groups.sizes().contains(&2), "{:?}", groups.sizes());
     other.execute("ROLLBACK").await;
 }
