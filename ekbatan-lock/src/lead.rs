@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::with_lock::ReleaseOnDrop;
+use crate::with_lock::{ReleaseOnDrop, release_within_limit};
 use crate::{KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockScope, WithLockError};
 
 /// Time between two requests to lead, at least.
@@ -50,7 +50,7 @@ where
                     Ok(None)
                 }
                 worked = LockScope::run_work(async { work(lease.clone()).into_future().await }) => {
-                    lease.release().await;
+                    release_within_limit(&lease).await;
                     worked.map(Some).map_err(WithLockError::Work)
                 }
             }

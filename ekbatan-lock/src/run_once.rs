@@ -3,13 +3,14 @@
 //!
 //! Invariants: once the work has begun, the key stays taken for `at_least`, however the work
 //! ends. The work does not outlive its lease. With a fire that is named, it is the fire that stays
-//! taken, and the work outlives neither its lease nor that of the fire. The caller gets its answer also
-//! if the server is away by then.
+//! taken, and the work outlives neither its lease nor that of the fire. The caller gets the answer of the
+//! work also if the server is away by then, after a minute at most.
 
 use std::future::IntoFuture;
 use std::time::Duration;
 
 use crate::slots::part_of;
+use crate::with_lock::release_within_limit;
 use crate::{
     KeyPart, KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockScope, LossCause,
 };
@@ -35,12 +36,13 @@ pub enum RunOnceError<E> {
     /// The work's own error, unchanged.
     #[error(transparent)]
     Work(E),
-    /// The lease ended before the work did, and the work was dropped.
+    /// The lease on the key, or on the fire, ended before the work did. The work was dropped, or did not
+    /// begin.
     #[error("the work under `{key}` was stopped: {cause}")]
     Stopped {
-        /// The key.
+        /// The key whose lease ended.
         key: LockKey,
-        /// How the lease ended.
+        /// How it ended.
         cause: LossCause,
     },
     /// `at_most` is zero or shorter than `at_least`.
@@ -76,34 +78,53 @@ where
     if at_most.is_zero() || at_least > at_most {
         return Err(RunOnceError::Times { key: key.clone(), at_least, at_most });
     }
-    let term = at_least.max(TERM).min(at_most);
+    run(provider, key, None, at_least, at_most, work).await
+}
+
+/// Runs the work if the key is free. The fire stays taken for `at_least`, or the key if no fire is named.
+async fn run<P, F, T, E>(
+    provider: &P,
+    key: &LockKey,
+    fire: Option<&Lease>,
+    at_least: Duration,
+    at_most: Duration,
+    work: impl FnOnce(Lease) -> F,
+) -> Result<RunOnce<T>, RunOnceError<E>>
+where
+    P: KeyedLockProvider + ?Sized,
+    F: IntoFuture<Output = Result<T, E>>,
+{
+    let kept_for = if fire.is_some() { Duration::ZERO } else { at_least };
+    let term = kept_for.max(TERM).min(at_most);
     let options = LockOptions::wait(Duration::ZERO).hold(at_most).renewed(term);
     LockScope::run(async {
         let Some(lease) = provider.take(key, &options).await? else {
             tracing::debug!(%key, "work skipped: another holder has the key");
             return Ok(RunOnce::Skipped);
         };
-        lease.keep(at_least);
+        let kept = fire.unwrap_or(&lease);
+        let lost = async {
+            tokio::select! {
+                biased;
+                cause = lease.lost() => (key.clone(), cause),
+                // Without it, nothing keeps another node from the same fire.
+                cause = kept.lost() => (kept.key().clone(), cause),
+            }
+        };
+        let working = LockScope::run_work(async {
+            kept.keep(at_least);
+            work(lease.clone()).into_future().await
+        });
         let answer = tokio::select! {
             biased;
             // First, so that work does not go on after a standstill.
-            cause = lease.lost() => Err(RunOnceError::Stopped { key: key.clone(), cause }),
-            worked = LockScope::run_work(async { work(lease.clone()).into_future().await }) => {
-                worked.map(RunOnce::Done).map_err(RunOnceError::Work)
-            }
+            (key, cause) = lost => Err(RunOnceError::Stopped { key, cause }),
+            worked = working => worked.map(RunOnce::Done).map_err(RunOnceError::Work),
         };
-        release(&lease).await;
+        release_within_limit(&lease).await;
         answer
     })
     .await
-}
-
-/// Waits until the server has the key back, which may take as long as the term if the server is away. Then
-/// the caller does not wait for it, and the key's worker goes on.
-async fn release(lease: &Lease) {
-    if tokio::time::timeout(TERM, lease.release()).await.is_err() {
-        tracing::warn!(key = %lease.key(), "the lock server does not take a key back; the work is over");
-    }
 }
 
 /// Behind [`LockSource::run_once_at`](crate::LockSource::run_once_at).
@@ -133,17 +154,8 @@ where
             tracing::debug!(%key, fire = fire.text(), "work skipped: the fire was taken before");
             return Ok(RunOnce::Skipped);
         };
-        let running = run_once(provider, key, Duration::ZERO, at_most, |lease| {
-            of_fire.keep(at_least);
-            work(lease)
-        });
-        let ran = tokio::select! {
-            biased;
-            // First: without it, nothing keeps another node from the same fire.
-            cause = of_fire.lost() => Err(RunOnceError::Stopped { key: fire_key, cause }),
-            ran = running => ran,
-        };
-        release(&of_fire).await;
+        let ran = run(provider, key, Some(&of_fire), at_least, at_most, work).await;
+        release_within_limit(&of_fire).await;
         ran
     })
     .await

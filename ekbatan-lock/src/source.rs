@@ -154,7 +154,7 @@ pub trait LockSource: KeyedLockProvider {
     ///
     /// If the node dies, nobody repeats the fire for `at_least`, and other fires run again after
     /// 30 s. If the key is busy or the lock fails, the fire is free again. If the lease on the fire is
-    /// lost, the work is dropped as if that on the key was.
+    /// lost, the work is dropped as if that on the key was, and the error names the key of the fire.
     ///
     /// ```
     /// # use std::time::Duration;
@@ -173,7 +173,7 @@ pub trait LockSource: KeyedLockProvider {
     ///
     /// # Errors
     ///
-    /// As for [`run_once`](Self::run_once).
+    /// As for [`run_once`](Self::run_once), and [`LockError::Duration`](crate::LockError::Duration) if `at_most` is zero.
     fn run_once_at<F, T, E>(
         &self,
         key: &LockKey,

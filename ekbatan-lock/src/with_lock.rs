@@ -6,10 +6,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::IntoFuture;
+use std::time::Duration;
 
 use tokio::time::Instant;
 
 use crate::{KeyedLockProvider, Lease, LockError, LockKey, LockOptions, LockScope, WithLockError};
+
+/// For how long at most a caller whose work is over waits for the server.
+const LONGEST_RELEASE: Duration = Duration::from_secs(30);
 
 /// Behind [`LockSource::with_lock`](crate::LockSource::with_lock).
 pub(crate) async fn with_lock<P, F, T, E>(
@@ -120,10 +124,16 @@ impl Drop for ReleaseOnDrop {
     }
 }
 
+/// Releases a lease, and waits for at most [`LONGEST_RELEASE`] until the server has the key back. After
+/// that the key's worker goes on alone.
+pub(crate) async fn release_within_limit(lease: &Lease) {
+    if tokio::time::timeout(LONGEST_RELEASE, lease.release()).await.is_err() {
+        tracing::warn!(key = %lease.key(), "the lock server does not take a key back; the work is over");
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::{LockProvider, LockSource, ProcessBackend};
 

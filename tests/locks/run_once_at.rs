@@ -125,7 +125,7 @@ async fn work_is_stopped_when_its_fire_is_ended_by_force(t: &TestLocks) {
         }
         other => panic!("{other:?}"),
     }
-    runs_in_the_end(&t.other_node().await, "03:00").await;
+    assert!(ran(&t.locks, "03:00").await, "the key and the fire are free");
 }
 
 async fn work_without_time_takes_no_fire(t: &TestLocks) {
@@ -146,4 +146,22 @@ async fn a_caller_whose_fire_cannot_be_given_back_is_answered() {
     let begun = Instant::now();
     assert!(!ran(&locks, "03:00").await);
     assert!(begun.elapsed() < AT_LEAST / 10, "{:?}", begun.elapsed());
+}
+
+/// The leases on the key and on the fire end while the caller waits for its server.
+#[tokio::test(start_paused = true)]
+async fn what_the_work_answered_is_not_lost_with_the_server() {
+    let takes = Duration::from_secs(1);
+    for answer in [Ok(7), Err("no")] {
+        let away_until = Some(Instant::now() + AT_LEAST);
+        let server = SharedServer { away_until, late: AT_LEAST, ..SharedServer::default() };
+        let locks = LockProvider::new(server, "test");
+        let work = async |_| {
+            tokio::time::sleep(takes).await;
+            answer
+        };
+        let answered = locks.run_once_at(&key(), 3, takes, AT_MOST, work).await;
+        let answered = answered.map_err(|error| error.to_string());
+        assert_eq!(answered, answer.map(RunOnce::Done).map_err(str::to_owned));
+    }
 }
