@@ -11,8 +11,6 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use crate::{BackendError, FailureKind};
-
 /// How long a reading is relied on for when a take is given up: the clocks may run at different
 /// speeds.
 const FRESH: Duration = Duration::from_secs(600);
@@ -58,14 +56,6 @@ impl ServerClock {
 
     fn reading(&self) -> MutexGuard<'_, Option<ClockReading>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// The error of a reading. No key was asked for, so there is no doubt about one.
-pub(crate) fn not_read(error: BackendError) -> BackendError {
-    match error.kind() {
-        FailureKind::InDoubt => error.of_kind(FailureKind::Unavailable),
-        _ => error,
     }
 }
 

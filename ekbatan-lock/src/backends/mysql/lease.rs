@@ -30,7 +30,7 @@ use super::pool::MySqlLockPool;
 use super::sql::{MICROS, MILLIS, NEVER, begins_with, in_time, micros, text, texts, uuid};
 use super::tables::{LEASES, full_name};
 use crate::backends::key_poller::{KeyPoller, KeyState, KeyStates, Pace};
-use crate::backends::server_clock::{ServerClock, not_read};
+use crate::backends::server_clock::ServerClock;
 use crate::{
     Attempt, BackendError, Grant, GrantExtension, GrantRequest, Holder, LockBackend, Released,
 };
@@ -130,7 +130,7 @@ impl LeaseRows {
     async fn read_clock(&self) -> Result<(), BackendError> {
         let asked = Instant::now();
         let sets = self.pool.run("asking for the time", &format!("SELECT {MICROS}")).await;
-        let sets = sets.map_err(not_read)?;
+        let sets = sets.map_err(BackendError::not_sent)?;
         let Some(row) = row(&sets, 0) else {
             return Err(BackendError::new("asking for the time: the server returned no row"));
         };

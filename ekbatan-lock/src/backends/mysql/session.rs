@@ -110,7 +110,7 @@ impl SessionServer for MySqlSessions {
         most: usize,
     ) -> Result<Vec<(String, Holder)>, BackendError> {
         let opened = self.connector.open(None).await;
-        let mut connection = opened.map_err(MySqlLocksError::of_connection)?;
+        let mut connection = opened.map_err(|error| error.of_connection().not_sent())?;
         let sets = connection.run("listing locks", &self.statements.list(prefixes, most)).await?;
         connection.close().await;
         let rows = sets.iter().flat_map(|set| &set.rows);

@@ -40,11 +40,7 @@ pub(super) fn failed(what: &str, error: &tokio_postgres::Error) -> BackendError 
 
 /// An error of opening a connection: nothing was asked yet.
 pub(super) fn not_connected(error: &tokio_postgres::Error) -> BackendError {
-    let failure = failed("no connection to the lock database", error);
-    match failure.kind() {
-        FailureKind::InDoubt => failure.of_kind(FailureKind::Unavailable),
-        _ => failure,
-    }
+    failed("no connection to the lock database", error).not_sent()
 }
 
 fn kind(error: &tokio_postgres::Error) -> FailureKind {

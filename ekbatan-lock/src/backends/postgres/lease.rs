@@ -25,7 +25,6 @@ use super::error::was_too_late;
 use super::lease_waiters::{BlindOnDrop, LeaseWaiters};
 use super::listener::HandOverListener;
 use super::pool::{ANSWER, Late, PostgresLockPool, TypedValue};
-use crate::backends::server_clock::not_read;
 use crate::{
     Attempt, BackendError, Grant, GrantExtension, GrantRequest, HandOver, Holder, LockBackend,
     Released,
@@ -235,7 +234,8 @@ impl LeaseRows {
 
     async fn read_clock(&self) -> Result<(), BackendError> {
         let what = "asking for the time";
-        let (sent, rows) = self.pool.timed_rows(what, CLOCK, &[]).await.map_err(not_read)?;
+        let (sent, rows) =
+            self.pool.timed_rows(what, CLOCK, &[]).await.map_err(BackendError::not_sent)?;
         let Some(row) = rows.first() else {
             return Err(BackendError::new("asking for the time: the server returned no row"));
         };

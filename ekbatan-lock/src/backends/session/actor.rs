@@ -12,7 +12,7 @@ use tokio::time::MissedTickBehavior;
 
 use super::request::{Batch, Requests, SessionRequest};
 use super::server::SessionServer;
-use crate::{BackendError, FailureKind, Released};
+use crate::{BackendError, Released};
 
 /// Maximum number of requests that are handled together.
 const MAX_BATCH: usize = 200;
@@ -144,7 +144,7 @@ impl<S: SessionServer> Actor<S> {
     async fn live(&mut self) -> Result<&mut S::Session, BackendError> {
         if self.living().is_none() {
             let opened = self.common.server.open().await;
-            let session = opened.map_err(|error| not_sent(S::reopening(error)))?;
+            let session = opened.map_err(|error| S::reopening(error).not_sent())?;
             *self.common.current.lock().unwrap_or_else(PoisonError::into_inner) =
                 S::shared(&session);
             self.session = Some(session);
@@ -156,14 +156,6 @@ impl<S: SessionServer> Actor<S> {
         if let Some(session) = self.session.take() {
             self.common.server.close(session, why).await;
         }
-    }
-}
-
-/// The error of a request without a session: there is no doubt that it was not sent.
-fn not_sent(error: BackendError) -> BackendError {
-    match error.kind() {
-        FailureKind::InDoubt => error.of_kind(FailureKind::Unavailable),
-        _ => error,
     }
 }
 
