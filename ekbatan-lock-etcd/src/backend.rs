@@ -215,6 +215,17 @@ impl LockBackend for EtcdBackend {
         }
     }
 
+    /// A request for an extension that comes after a later one names an older revision, and changes nothing. So
+    /// an extension may shorten a term.
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.extend(key, grant, term).await
+    }
+
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
         let (left, wanted) = self.queue.leave(key, grant).await?;
         if grant.token == 0 {

@@ -175,6 +175,17 @@ impl LockBackend for HBaseBackend {
         self.locks.extend(key, grant, milliseconds(term)).await
     }
 
+    /// A request for an extension that comes after a later one finds a changed row, and changes nothing. So an
+    /// extension may shorten a term.
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.extend(key, grant, term).await
+    }
+
     async fn extend_all(&self, extensions: &[GrantExtension]) -> Result<Vec<bool>, BackendError> {
         self.locks.extend_all(extensions).await
     }

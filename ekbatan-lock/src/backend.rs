@@ -85,6 +85,14 @@ impl BackendError {
         matches!(self.kind, FailureKind::Unavailable | FailureKind::InDoubt)
     }
 
+    /// The same error of a request that was not sent: there is no doubt.
+    pub(crate) fn not_sent(self) -> Self {
+        match self.kind {
+            FailureKind::InDoubt => self.of_kind(FailureKind::Unavailable),
+            _ => self,
+        }
+    }
+
     /// The same error, with its kind and its cause, for another caller of the same request.
     #[must_use]
     pub fn repeated(&self) -> Self {
@@ -266,15 +274,13 @@ pub trait LockBackend: Send + Sync + 'static {
     async fn extend(&self, key: &str, grant: &Grant, term: Duration) -> Result<bool, BackendError>;
 
     /// Makes the grant last for `term` from now, also if it would last longer. Otherwise like
-    /// [`extend`](Self::extend), which is called instead where it shortens terms.
+    /// [`extend`](Self::extend), and the same where that may shorten a term.
     async fn set_term(
         &self,
         key: &str,
         grant: &Grant,
         term: Duration,
-    ) -> Result<bool, BackendError> {
-        self.extend(key, grant, term).await
-    }
+    ) -> Result<bool, BackendError>;
 
     /// Makes several grants last, as [`extend`](Self::extend) does with one, in one request.
     /// Returns, in their order, which of them it has extended. Those that it leaves out may be

@@ -52,6 +52,15 @@ impl LockBackend for HeldElsewhere {
         Ok(false)
     }
 
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.extend(key, grant, term).await
+    }
+
     async fn release(&self, _: &str, _: &Grant) -> Result<Released, BackendError> {
         self.answer().await;
         Ok(Released { ours: false, wanted: false })

@@ -36,6 +36,10 @@ impl LockBackend for Unavailable {
         unavailable()
     }
 
+    async fn set_term(&self, _: &str, _: &Grant, _: Duration) -> Result<bool, BackendError> {
+        unavailable()
+    }
+
     async fn release(&self, _: &str, _: &Grant) -> Result<Released, BackendError> {
         unavailable()
     }
@@ -90,6 +94,10 @@ impl LockBackend for QueueThatIsLeft {
     }
 
     async fn extend(&self, _: &str, _: &Grant, _: Duration) -> Result<bool, BackendError> {
+        unavailable()
+    }
+
+    async fn set_term(&self, _: &str, _: &Grant, _: Duration) -> Result<bool, BackendError> {
         unavailable()
     }
 
@@ -152,6 +160,15 @@ impl LockBackend for EndsAtAnExtension {
     async fn extend(&self, _: &str, _: &Grant, _: Duration) -> Result<bool, BackendError> {
         self.ended.send_replace(self.tells);
         Ok(false)
+    }
+
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.extend(key, grant, term).await
     }
 
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {

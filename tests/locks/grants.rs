@@ -246,6 +246,15 @@ impl LockBackend for LateAnswers {
         self.0.extend(key, grant, term).await
     }
 
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.0.set_term(key, grant, term).await
+    }
+
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
         self.0.release(key, grant).await
     }

@@ -99,6 +99,15 @@ impl LockBackend for StandsStill {
         self.keys.extend(key, grant, term).await
     }
 
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.keys.set_term(key, grant, term).await
+    }
+
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
         let stood_still = self.stood_still.load(Ordering::SeqCst);
         if stood_still && !self.release_failed.swap(true, Ordering::SeqCst) {

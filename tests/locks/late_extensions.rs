@@ -54,6 +54,17 @@ impl LockBackend for SharedServer {
         extended
     }
 
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        let set = self.keys.set_term(key, grant, term).await;
+        sleep(self.late).await;
+        set
+    }
+
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
         if self.away_until.is_some_and(|until| Instant::now() < until) {
             return Err(BackendError::unavailable("a test"));

@@ -92,6 +92,15 @@ impl LockBackend for HintingServer {
         self.keys.extend(key, grant, term).await
     }
 
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.keys.set_term(key, grant, term).await
+    }
+
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
         let released = self.keys.release(key, grant).await?;
         self.freed.notify_waiters();

@@ -166,6 +166,16 @@ impl LockBackend for Panics {
         self.keys.extend(key, grant, term).await
     }
 
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.at(Call::Extend);
+        self.keys.set_term(key, grant, term).await
+    }
+
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
         self.at(Call::Release);
         self.keys.release(key, grant).await

@@ -237,6 +237,15 @@ mod tests {
             self.inner.extend(key, grant, term).await
         }
 
+        async fn set_term(
+            &self,
+            key: &str,
+            grant: &Grant,
+            term: Duration,
+        ) -> Result<bool, BackendError> {
+            self.inner.set_term(key, grant, term).await
+        }
+
         async fn extend_all(
             &self,
             extensions: &[GrantExtension],

@@ -109,6 +109,15 @@ impl LockBackend for WrongServer {
         Ok(true)
     }
 
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.extend(key, grant, term).await
+    }
+
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
         let mut rows = self.rows.lock().unwrap();
         let Some(row) = rows.get_mut(key) else {

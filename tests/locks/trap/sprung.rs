@@ -66,6 +66,15 @@ impl LockBackend for WaitsAtTheServer {
         Ok(true)
     }
 
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.extend(key, grant, term).await
+    }
+
     async fn release(&self, key: &str, _: &Grant) -> Result<Released, BackendError> {
         let released = self.call("pg_advisory_unlock", key).await;
         self.known.fetch_sub(1, Ordering::SeqCst);

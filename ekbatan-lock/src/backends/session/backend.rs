@@ -93,6 +93,16 @@ impl<S: SessionServer> LockBackend for SessionBackend<S> {
         Ok(S::grants(&self.common.current()).extend(S::lock_of(key), grant, term))
     }
 
+    /// The terms are those of this process, so no request for one comes late.
+    async fn set_term(
+        &self,
+        key: &str,
+        grant: &Grant,
+        term: Duration,
+    ) -> Result<bool, BackendError> {
+        self.extend(key, grant, term).await
+    }
+
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
         let (key, grant) = (key.to_owned(), *grant);
         self.ask(|reply| SessionRequest::Release { key, grant, reply: Some(reply) }).await

@@ -77,7 +77,11 @@ async fn lasts(server: &ServerKey, granted: &mut ServerGrant, waiter: &Waiter) -
     };
     match server.asking(changing).await {
         Ok(true) => {
-            granted.extended(asked + term, before);
+            if too_long {
+                granted.ends(asked + term, before);
+            } else {
+                granted.extended(asked + term, before);
+            }
             if granted.is_over() {
                 // The server may have begun the term when its answer was due.
                 granted.extending(Instant::now() + term);

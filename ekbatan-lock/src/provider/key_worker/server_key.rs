@@ -56,15 +56,20 @@ impl ServerGrant {
     }
 
     /// Notes that an extension until then is about to be sent. It may take effect although its answer
-    /// is late or lost. Returns what [`extended`](Self::extended) needs.
+    /// is late or lost. Returns what [`extended`](Self::extended) and [`ends`](Self::ends) need.
     pub(super) fn extending(&mut self, until: Instant) -> Instant {
         let before = self.unanswered_until;
         self.unanswered_until = before.max(until);
         before
     }
 
-    /// Notes that the server has made the grant last until then.
+    /// Notes that the server has made the grant last until then, or for longer if it would before.
     pub(super) fn extended(&mut self, until: Instant, unanswered_until: Instant) {
+        self.ends(until, unanswered_until.max(self.until));
+    }
+
+    /// Notes that the server has made the grant last until then, and no longer.
+    pub(super) fn ends(&mut self, until: Instant, unanswered_until: Instant) {
         (self.until, self.unanswered_until) = (until, unanswered_until);
         self.is_short = false;
     }
