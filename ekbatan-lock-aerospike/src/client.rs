@@ -19,7 +19,7 @@ use aerospike::{
     PartitionFilter, Record, RecordExistsAction, Statement, Value, WritePolicy,
 };
 use async_trait::async_trait;
-use ekbatan_lock::{BackendError, Clients, CurrentClient, LockError};
+use ekbatan_lock::{BackendError, ClientFactory, CurrentClient, LockError};
 use futures_util::StreamExt;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -49,12 +49,12 @@ struct Cluster {
 }
 
 #[async_trait]
-impl Clients for Cluster {
+impl ClientFactory for Cluster {
     type Client = Arc<Client>;
     const SERVER: &'static str = "Aerospike";
     const ANSWER: Duration = ANSWER;
 
-    async fn open(&self) -> Result<Arc<Client>, BackendError> {
+    async fn connect(&self) -> Result<Arc<Client>, BackendError> {
         match timeout(ANSWER, Client::new(&self.policy, &self.hosts)).await {
             Ok(Ok(client)) => Ok(Arc::new(client)),
             Ok(Err(error)) => Err(failed(&error)),
@@ -63,7 +63,7 @@ impl Clients for Cluster {
     }
 
     /// A client that is not closed would keep its task and its connections.
-    async fn close(client: Arc<Client>) {
+    async fn disconnect(client: Arc<Client>) {
         if let Err(error) = client.close().await {
             tracing::debug!(%error, "the client of Aerospike did not close in order");
         }

@@ -8,7 +8,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use ekbatan_lock::{BackendError, Clients, CurrentClient};
+use ekbatan_lock::{BackendError, ClientFactory, CurrentClient};
 use mongodb::bson::{Bson, Document};
 use mongodb::options::ClientOptions;
 use mongodb::{Client, Collection, Database};
@@ -38,16 +38,16 @@ pub(crate) struct Commands {
 struct Deployment(ClientOptions);
 
 #[async_trait]
-impl Clients for Deployment {
+impl ClientFactory for Deployment {
     type Client = Client;
     const SERVER: &'static str = "MongoDB";
     const ANSWER: Duration = ANSWER;
 
-    async fn open(&self) -> Result<Client, BackendError> {
+    async fn connect(&self) -> Result<Client, BackendError> {
         Client::with_options(self.0.clone()).map_err(failed)
     }
 
-    async fn close(client: Client) {
+    async fn disconnect(client: Client) {
         client.shutdown().immediate(true).await;
     }
 }

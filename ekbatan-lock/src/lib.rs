@@ -32,7 +32,7 @@ pub use backend::{
     LockBackend, Released,
 };
 pub use backends::cleaning::CleaningSlices;
-pub use backends::current_client::{Clients, CurrentClient, RequestClient};
+pub use backends::current_client::{ClientFactory, CurrentClient, RequestClient};
 pub use backends::key_hints::KeyHints;
 pub use backends::key_poller::{KeyPoller, KeyState, KeyStates, Pace};
 #[cfg(feature = "mysql")]

@@ -17,9 +17,9 @@ use tokio::time::{Instant, timeout};
 
 use crate::BackendError;
 
-/// How a backend opens and closes the clients of its server, for a [`CurrentClient`].
+/// Connects and disconnects the clients of a backend, for a [`CurrentClient`].
 #[async_trait]
-pub trait Clients: Send + Sync + 'static {
+pub trait ClientFactory: Send + Sync + 'static {
     /// A handle of a client. A clone is the same client.
     type Client: Clone + Send + Sync + 'static;
 
@@ -30,19 +30,19 @@ pub trait Clients: Send + Sync + 'static {
     const ANSWER: Duration;
 
     /// Opens a client.
-    async fn open(&self) -> Result<Self::Client, BackendError>;
+    async fn connect(&self) -> Result<Self::Client, BackendError>;
 
     /// Closes the connections of a client, and ends its tasks.
-    async fn close(client: Self::Client);
+    async fn disconnect(client: Self::Client);
 }
 
 /// The client that requests use at present. A client that is dropped is closed.
-pub struct CurrentClient<C: Clients> {
+pub struct CurrentClient<C: ClientFactory> {
     shared: Arc<Shared<C>>,
 }
 
-struct Shared<C: Clients> {
-    clients: C,
+struct Shared<C: ClientFactory> {
+    factory: C,
     runtime: Handle,
     current: Mutex<Current<C::Client>>,
     /// One permit for each connection of a client. Closed with the client.
@@ -73,19 +73,19 @@ impl<T: Clone> RequestClient<'_, T> {
     }
 }
 
-impl<C: Clients> CurrentClient<C> {
-    /// Opens the first client. At most so many requests at once use it.
+impl<C: ClientFactory> CurrentClient<C> {
+    /// Opens the first client. At most `connections` requests use the client at a time.
     ///
     /// # Errors
     ///
-    /// The error of [`Clients::open`].
-    pub async fn open(clients: C, connections: usize) -> Result<Self, BackendError> {
-        let client = clients.open().await?;
+    /// The error of [`ClientFactory::connect`].
+    pub async fn open(factory: C, connections: usize) -> Result<Self, BackendError> {
+        let client = factory.connect().await?;
         let answered = Instant::now();
         let current = Current { client, generation: 0, replacing: false, answered };
         let permits = Semaphore::new(connections.clamp(1, Semaphore::MAX_PERMITS));
         let (runtime, current) = (Handle::current(), Mutex::new(current));
-        Ok(Self { shared: Arc::new(Shared { clients, runtime, current, permits }) })
+        Ok(Self { shared: Arc::new(Shared { factory, runtime, current, permits }) })
     }
 
     /// The runtime of the clients.
@@ -137,48 +137,48 @@ impl<C: Clients> CurrentClient<C> {
         current.replacing = true;
         // A runtime that has ended drops the task at once, which locks the client.
         drop(current);
-        let replacing = Replacing(self.shared.clone());
-        self.shared.runtime.spawn(async move { replacing.replace().await });
+        let guard = ReplacementGuard(self.shared.clone());
+        self.shared.runtime.spawn(async move { guard.replace().await });
     }
 
-    /// Closes the client. Later requests fail. A server that is silent is not waited for: a task closes
-    /// the rest.
+    /// Closes the client. Later requests fail. Waits at most [`ClientFactory::ANSWER`]; a task closes the
+    /// rest.
     pub async fn close(&self) {
         let client = {
             let current = self.shared.current();
             self.shared.permits.close();
             current.client.clone()
         };
-        let closing = self.shared.runtime.spawn(async move { C::close(client).await });
+        let closing = self.shared.runtime.spawn(async move { C::disconnect(client).await });
         if timeout(C::ANSWER, closing).await.is_err() {
             tracing::debug!(server = C::SERVER, "closing the client takes longer");
         }
     }
 }
 
-impl<C: Clients> Shared<C> {
+impl<C: ClientFactory> Shared<C> {
     fn current(&self) -> MutexGuard<'_, Current<C::Client>> {
         self.current.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-impl<C: Clients> Drop for Shared<C> {
+impl<C: ClientFactory> Drop for Shared<C> {
     fn drop(&mut self) {
         if self.permits.is_closed() {
             return;
         }
         let client = self.current().client.clone();
-        self.runtime.spawn(async move { C::close(client).await });
+        self.runtime.spawn(async move { C::disconnect(client).await });
     }
 }
 
-/// Says that a client is about to be replaced, until it is or cannot be.
-struct Replacing<C: Clients>(Arc<Shared<C>>);
+/// Clears `replacing` when it is dropped.
+struct ReplacementGuard<C: ClientFactory>(Arc<Shared<C>>);
 
-impl<C: Clients> Replacing<C> {
+impl<C: ClientFactory> ReplacementGuard<C> {
     async fn replace(self) {
         let shared = &self.0;
-        let opened = shared.clients.open().await;
+        let opened = shared.factory.connect().await;
         let unused = opened.map(|client| {
             let mut current = shared.current();
             if shared.permits.is_closed() {
@@ -190,19 +190,19 @@ impl<C: Clients> Replacing<C> {
         // The next one may be replaced while this one is closed.
         drop(self);
         match unused {
-            Ok(unused) => C::close(unused).await,
+            Ok(unused) => C::disconnect(unused).await,
             Err(error) => tracing::debug!(%error, "a client of locks was not replaced"),
         }
     }
 }
 
-impl<C: Clients> Drop for Replacing<C> {
+impl<C: ClientFactory> Drop for ReplacementGuard<C> {
     fn drop(&mut self) {
         self.0.current().replacing = false;
     }
 }
 
-impl<C: Clients> fmt::Debug for CurrentClient<C> {
+impl<C: ClientFactory> fmt::Debug for CurrentClient<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CurrentClient").field("server", &C::SERVER).finish_non_exhaustive()
     }
@@ -231,17 +231,17 @@ mod tests {
     struct Counted(UnboundedSender<Event>);
 
     #[async_trait]
-    impl Clients for Counted {
+    impl ClientFactory for Counted {
         type Client = UnboundedSender<Event>;
         const SERVER: &'static str = "A server";
         const ANSWER: Duration = Duration::from_secs(5);
 
-        async fn open(&self) -> Result<Self::Client, BackendError> {
+        async fn connect(&self) -> Result<Self::Client, BackendError> {
             drop(self.0.send(Event::Opened(Handle::current().id())));
             Ok(self.0.clone())
         }
 
-        async fn close(client: Self::Client) {
+        async fn disconnect(client: Self::Client) {
             drop(client.send(Event::Closed(Handle::current().id())));
         }
     }
@@ -324,16 +324,16 @@ mod tests {
     struct Silent;
 
     #[async_trait]
-    impl Clients for Silent {
+    impl ClientFactory for Silent {
         type Client = ();
         const SERVER: &'static str = "A silent server";
         const ANSWER: Duration = Duration::from_secs(5);
 
-        async fn open(&self) -> Result<(), BackendError> {
+        async fn connect(&self) -> Result<(), BackendError> {
             Ok(())
         }
 
-        async fn close((): ()) {
+        async fn disconnect((): ()) {
             std::future::pending().await
         }
     }
