@@ -258,7 +258,7 @@ impl Commands {
                             self.client.unanswered(&request);
                         }
                     }
-                    _ => self.client.answered(),
+                    _ => self.client.answered(&request),
                 }
                 Ok(answer)
             }

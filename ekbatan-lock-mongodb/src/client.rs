@@ -118,7 +118,7 @@ impl Commands {
         match timeout(ANSWER, send(request.client())).await {
             Ok(answer) => {
                 if answer.as_ref().map_or_else(is_answer, |_| true) {
-                    self.client.answered();
+                    self.client.answered(&request);
                 }
                 answer.map_err(failed)
             }

@@ -54,7 +54,7 @@ struct Current<T> {
     generation: u64,
     /// Whether another client is about to replace it.
     replacing: bool,
-    /// When a request was last answered.
+    /// When it last answered a request; at first, when it was opened.
     answered: Instant,
 }
 
@@ -121,13 +121,17 @@ impl<C: ClientFactory> CurrentClient<C> {
         }
     }
 
-    /// Notes that the server has answered a request.
-    pub fn answered(&self) {
-        self.shared.current().answered = Instant::now();
+    /// Notes that the server has answered a request. Of a client that was replaced meanwhile, this says
+    /// nothing about the present one.
+    pub fn answered(&self, request: &RequestClient<'_, C::Client>) {
+        let mut current = self.shared.current();
+        if current.generation == request.generation {
+            current.answered = Instant::now();
+        }
     }
 
     /// Notes that the server has not answered a request in time. Replaces the client of the request,
-    /// unless it was replaced already, or another request was answered since this one began.
+    /// unless it was replaced already, or answered another request since this one began.
     pub fn unanswered(&self, request: &RequestClient<'_, C::Client>) {
         let mut current = self.shared.current();
         let is_used = current.generation == request.generation && !self.shared.permits.is_closed();
@@ -185,6 +189,7 @@ impl<C: ClientFactory> ReplacementGuard<C> {
                 return client;
             }
             current.generation += 1;
+            current.answered = Instant::now();
             std::mem::replace(&mut current.client, client)
         });
         // The next one may be replaced while this one is closed.
@@ -296,7 +301,7 @@ mod tests {
         let [one, other] =
             [client.for_request().await.unwrap(), client.for_request().await.unwrap()];
         tokio::time::advance(Duration::from_secs(1)).await;
-        client.answered();
+        client.answered(&other);
         client.unanswered(&one);
         tokio::task::yield_now().await;
         assert!(heard.try_recv().is_err(), "the server answers another request");
@@ -310,6 +315,21 @@ mod tests {
         client.unanswered(&other);
         tokio::task::yield_now().await;
         assert!(heard.try_recv().is_err(), "it was replaced already");
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_late_answer_to_the_client_before_keeps_no_silent_one() {
+        let (client, mut heard) = opened().await;
+        let late = client.for_request().await.unwrap();
+        client.unanswered(&late);
+        assert!(matches!(heard.recv().await, Some(Event::Opened(_))));
+        assert!(matches!(heard.recv().await, Some(Event::Closed(_))));
+        let request = client.for_request().await.unwrap();
+        tokio::time::advance(Duration::from_secs(1)).await;
+        client.answered(&late);
+        client.unanswered(&request);
+        let next = timeout(Counted::ANSWER, heard.recv()).await;
+        assert!(matches!(next, Ok(Some(Event::Opened(_)))));
     }
 
     #[tokio::test(start_paused = true)]
