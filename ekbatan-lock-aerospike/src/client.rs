@@ -5,6 +5,7 @@
 //! time, the request fails; if no other request got one either, later ones use new connections. A
 //! client that is closed or dropped leaves no task behind, and stays closed.
 
+use std::panic::{AssertUnwindSafe, resume_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -19,8 +20,8 @@ use aerospike::{
     PartitionFilter, Record, RecordExistsAction, Statement, Value, WritePolicy,
 };
 use async_trait::async_trait;
-use ekbatan_lock::{BackendError, ClientFactory, CurrentClient, LockError};
-use futures_util::StreamExt;
+use ekbatan_lock::{BackendError, ClientFactory, CurrentClient, FailureKind, LockError};
+use futures_util::{FutureExt, StreamExt};
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::address::{ANSWER, ANSWER_MILLIS, Address};
@@ -188,7 +189,7 @@ impl Commands {
         policy.base_policy.filter_expression = Some(filter);
         policy.base_policy.total_timeout = ANSWER_MILLIS;
         let statement = Statement::new(self.namespace(), self.set(), Bins::from([bin]));
-        let client = self.client.client();
+        let client = self.client.client()?;
         let scanning = async {
             let found = client.query(&policy, PartitionFilter::all(), statement).await?;
             let (mut stream, mut texts) = (found.into_stream(), Vec::new());
@@ -200,14 +201,14 @@ impl Commands {
             Ok(texts)
         };
         match timeout(ANSWER, self.in_runtime(scanning)).await {
-            Ok(texts) => texts.map_err(|error| failed(&error)),
+            Ok(texts) => texts?.map_err(|error| failed(&error)),
             Err(_) => Err(silent()),
         }
     }
 
     /// Information about the namespace, from each node: its name, and pairs of names and values.
     pub(crate) async fn about_namespace(&self) -> Result<Vec<(String, String)>, BackendError> {
-        let client = self.client.client();
+        let client = self.client.client()?;
         let command = format!("namespace/{}", self.namespace());
         let asking = async {
             let mut answers = Vec::new();
@@ -219,13 +220,22 @@ impl Commands {
             Ok(answers)
         };
         match timeout(ANSWER, self.in_runtime(asking)).await {
-            Ok(answers) => answers.map_err(|error| failed(&error)),
+            Ok(answers) => answers?.map_err(|error| failed(&error)),
             Err(_) => Err(silent()),
         }
     }
 
-    fn in_runtime<F: Future>(&self, work: F) -> InRuntime<F> {
-        InRuntime::new(self.client.runtime().clone(), work)
+    /// Works in the runtime of the client. If that ends meanwhile, the timers of the work panic, and a
+    /// request may have been sent by then.
+    async fn in_runtime<F: Future>(&self, work: F) -> Result<F::Output, BackendError> {
+        let work = InRuntime::new(self.client.runtime().clone(), work);
+        match AssertUnwindSafe(work).catch_unwind().await {
+            Ok(output) => Ok(output),
+            Err(panic) => match self.client.check_runtime() {
+                Ok(()) => resume_unwind(panic),
+                Err(ended) => Err(ended.of_kind(FailureKind::InDoubt)),
+            },
+        }
     }
 
     /// Sends a request, and again only if there was no connection yet to send it over.
@@ -252,6 +262,7 @@ impl Commands {
         };
         match timeout(OVERDUE, self.in_runtime(sending)).await {
             Ok(answer) => {
+                let answer = answer?;
                 match &answer {
                     Err(error) if !is_answer(error) => {
                         if error.is_client_timeout() {

@@ -59,8 +59,8 @@ async fn serve(mut connection: TcpStream, answers: Arc<AtomicUsize>) -> std::io:
     }
 }
 
-/// The commands to a node that lives in the tasks.
-async fn node(answers: usize) -> (Commands, JoinSet<()>) {
+/// The address of a node that lives in the tasks.
+async fn address(answers: usize) -> (Address, JoinSet<()>) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut node = JoinSet::new();
@@ -73,8 +73,26 @@ async fn node(answers: usize) -> (Commands, JoinSet<()>) {
     });
     let url = format!("aerospike://127.0.0.1:{port}/test?seed-only=true");
     let config = ekbatan_core::config::DataSourceConfig::new(&url);
-    let address = Address::of(&config).unwrap();
-    (Commands::connect(address, "locks".to_owned()).await.unwrap(), node)
+    (Address::of(&config).unwrap(), node)
+}
+
+async fn connect(address: Address) -> Commands {
+    Commands::connect(address, "locks".to_owned()).await.unwrap()
+}
+
+/// The commands to a node that lives in the tasks.
+async fn node(answers: usize) -> (Commands, JoinSet<()>) {
+    let (address, node) = address(answers).await;
+    (connect(address).await, node)
+}
+
+/// Runs a future on a runtime that ends with it.
+async fn elsewhere<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
+    let thread = std::thread::spawn(|| {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+        runtime.unwrap().block_on(work)
+    });
+    tokio::task::spawn_blocking(|| thread.join().unwrap()).await.unwrap()
 }
 
 async fn write(commands: &Commands) -> Result<Option<Record>, BackendError> {
@@ -99,12 +117,36 @@ async fn connections_outlive_the_runtime_of_the_caller_that_opened_them() {
     let (commands, _node) = node(4).await;
     let commands = Arc::new(commands);
     let of_caller = commands.clone();
-    let caller = std::thread::spawn(move || {
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-        runtime.unwrap().block_on(two_writes(&of_caller));
-    });
-    tokio::task::spawn_blocking(|| caller.join().unwrap()).await.unwrap();
+    elsewhere(async move { two_writes(&of_caller).await }).await;
     two_writes(&commands).await;
+}
+
+#[tokio::test]
+async fn no_request_is_sent_once_the_runtime_of_the_client_has_ended() {
+    let (address, _node) = address(1).await;
+    let commands = elsewhere(connect(address)).await;
+    assert_eq!(failure_of_a_write(&commands).await, FailureKind::Unavailable);
+    let scanned = commands.scan("k", crate::record::is_held()).await;
+    assert_eq!(scanned.unwrap_err().kind(), FailureKind::Unavailable);
+}
+
+/// The request may have been sent before.
+#[tokio::test]
+async fn a_request_is_in_doubt_if_the_runtime_of_the_client_ends_meanwhile() {
+    let (address, _node) = address(0).await;
+    let commands = elsewhere(connect(address)).await;
+    // So does a request that waits for a connection.
+    let waiting = async { sleep(OPENING).await };
+    let error = commands.in_runtime(waiting).await.unwrap_err();
+    assert_eq!(error.kind(), FailureKind::InDoubt);
+    assert!(error.to_string().contains("has ended"), "{error}");
+}
+
+#[tokio::test]
+#[should_panic(expected = "a mistake")]
+async fn a_panic_in_a_runtime_that_lives_is_passed_on() {
+    let (commands, _node) = node(0).await;
+    drop(commands.in_runtime(async { panic!("a mistake") }).await);
 }
 
 #[tokio::test]
@@ -123,7 +165,7 @@ async fn a_write_for_which_there_was_no_connection_had_no_effect() {
 #[tokio::test]
 async fn a_write_over_a_client_that_is_closed_had_no_effect() {
     let (commands, _node) = node(0).await;
-    let client = commands.client.client();
+    let client = commands.client.client().unwrap();
     client.close().await.unwrap();
     assert_eq!(failure_of_a_write(&commands).await, FailureKind::Unavailable);
 }

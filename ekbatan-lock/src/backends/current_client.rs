@@ -3,7 +3,7 @@
 //!
 //! Invariants: every client is opened and closed in the runtime in which the first one was opened. A
 //! client runs tasks in the runtime that opens it, and they end with that runtime, which may be a
-//! caller's and short. A client over which a later request was answered is not replaced. A client that
+//! caller's and short. Without that runtime no request is sent. A client over which a later request was answered is not replaced. A client that
 //! is closed stays closed.
 
 use std::fmt;
@@ -13,6 +13,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use tokio::runtime::Handle;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::AbortHandle;
 use tokio::time::{Instant, timeout};
 
 use crate::BackendError;
@@ -44,6 +45,8 @@ pub struct CurrentClient<C: ClientFactory> {
 struct Shared<C: ClientFactory> {
     factory: C,
     runtime: Handle,
+    /// A task that ends with the runtime, which its handle does not tell.
+    sentinel: AbortHandle,
     current: Mutex<Current<C::Client>>,
     /// One permit for each connection of a client. Closed with the client.
     permits: Semaphore,
@@ -85,7 +88,8 @@ impl<C: ClientFactory> CurrentClient<C> {
         let current = Current { client, generation: 0, replacing: false, answered };
         let permits = Semaphore::new(connections.clamp(1, Semaphore::MAX_PERMITS));
         let (runtime, current) = (Handle::current(), Mutex::new(current));
-        Ok(Self { shared: Arc::new(Shared { factory, runtime, current, permits }) })
+        let sentinel = runtime.spawn(std::future::pending::<()>()).abort_handle();
+        Ok(Self { shared: Arc::new(Shared { factory, runtime, sentinel, current, permits }) })
     }
 
     /// The runtime of the clients.
@@ -93,20 +97,42 @@ impl<C: ClientFactory> CurrentClient<C> {
         &self.shared.runtime
     }
 
+    /// Checks that the runtime of the clients lives.
+    ///
+    /// # Errors
+    ///
+    /// It has ended. No request can be sent.
+    pub fn check_runtime(&self) -> Result<(), BackendError> {
+        if self.shared.sentinel.is_finished() {
+            return Err(BackendError::unavailable(format!(
+                "{}: the runtime in which the locks were opened has ended",
+                C::SERVER
+            )));
+        }
+        Ok(())
+    }
+
     /// The client, for what needs no permit.
-    pub fn client(&self) -> C::Client {
-        self.shared.current().client.clone()
+    ///
+    /// # Errors
+    ///
+    /// The runtime of the clients has ended.
+    pub fn client(&self) -> Result<C::Client, BackendError> {
+        self.check_runtime()?;
+        Ok(self.shared.current().client.clone())
     }
 
     /// The client for one request, when a connection is free.
     ///
     /// # Errors
     ///
-    /// The request was not sent: no connection was free in time, or the client is closed.
+    /// The request was not sent: no connection was free in time, the client is closed, or the runtime of
+    /// the clients has ended.
     pub async fn for_request(&self) -> Result<RequestClient<'_, C::Client>, BackendError> {
         let server = C::SERVER;
         match timeout(C::ANSWER, self.shared.permits.acquire()).await {
             Ok(Ok(permit)) => {
+                self.check_runtime()?;
                 let current = self.shared.current();
                 let (client, generation) = (current.client.clone(), current.generation);
                 Ok(RequestClient { client, generation, began: Instant::now(), _permit: permit })
@@ -168,6 +194,7 @@ impl<C: ClientFactory> Shared<C> {
 
 impl<C: ClientFactory> Drop for Shared<C> {
     fn drop(&mut self) {
+        self.sentinel.abort();
         if self.permits.is_closed() {
             return;
         }
@@ -260,12 +287,12 @@ mod tests {
     }
 
     /// Runs a future on a runtime that ends with it.
-    async fn elsewhere(work: impl Future<Output = ()> + Send + 'static) {
+    async fn elsewhere<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> T {
         let thread = std::thread::spawn(|| {
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
-            runtime.unwrap().block_on(work);
+            runtime.unwrap().block_on(work)
         });
-        tokio::task::spawn_blocking(|| thread.join().unwrap()).await.unwrap();
+        tokio::task::spawn_blocking(|| thread.join().unwrap()).await.unwrap()
     }
 
     #[tokio::test]
@@ -293,6 +320,28 @@ mod tests {
         let (client, mut heard) = opened().await;
         std::thread::spawn(|| drop(client)).join().unwrap();
         assert_eq!(heard.recv().await, Some(Event::Closed(Handle::current().id())));
+    }
+
+    #[tokio::test]
+    async fn no_request_is_sent_once_the_runtime_of_the_clients_has_ended() {
+        let (client, _heard) = elsewhere(opened()).await;
+        let (request, unlimited) = (client.for_request().await, client.client());
+        for error in [request.unwrap_err(), unlimited.unwrap_err()] {
+            assert_eq!(error.kind(), crate::FailureKind::Unavailable);
+            assert!(error.to_string().contains("the runtime in which the locks"), "{error}");
+        }
+        timeout(Counted::ANSWER, client.close()).await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn a_client_that_is_dropped_leaves_no_task_behind() {
+        let (client, mut heard) = opened().await;
+        let sentinel = client.shared.sentinel.clone();
+        assert!(!sentinel.is_finished());
+        drop(client);
+        assert!(matches!(heard.recv().await, Some(Event::Closed(_))));
+        assert_eq!(heard.recv().await, None);
+        assert!(sentinel.is_finished());
     }
 
     #[tokio::test(start_paused = true)]
