@@ -135,6 +135,11 @@ fn in_time(term: Duration) -> Expression {
     num_add(vec![now(), int_val(milliseconds(term))])
 }
 
+/// Whether the grant stands, and lasts for no longer than this term from now.
+pub(crate) fn is_extended_by(grant: &Grant, term: Duration) -> Expression {
+    and(vec![is_grant(grant), le(number("u"), in_time(term))])
+}
+
 /// Makes the grant last for at least this term from now. It may be carried out late, after a later one.
 /// So it never shortens a term.
 pub(crate) fn extend(term: Duration) -> Vec<Operation> {

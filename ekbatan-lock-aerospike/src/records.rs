@@ -70,8 +70,12 @@ impl Records {
         grant: &Grant,
         term: Duration,
     ) -> Result<bool, BackendError> {
-        let write = self.of_grant(grant, term);
-        Ok(self.commands.write(key, write, &record::extend(term)).await?.is_some())
+        for write in extension_writes(grant, term, self.kept(term)) {
+            if self.commands.write(key, write, &record::extend(term)).await?.is_some() {
+                return Ok(true);
+            }
+        }
+        Ok(false)
     }
 
     pub(crate) async fn set_term(
@@ -84,16 +88,17 @@ impl Records {
         Ok(self.commands.write(key, write, &record::set_term(term)).await?.is_some())
     }
 
-    /// Which of them stood, and last now.
+    /// Which of them it has extended. It leaves out also those that last for longer.
     pub(crate) async fn extend_all(
         &self,
         extensions: &[GrantExtension],
     ) -> Result<Vec<bool>, BackendError> {
         let each = |of: &GrantExtension| {
+            let [longer, _] = extension_writes(&of.grant, of.term, self.kept(of.term));
             let policy = BatchWritePolicy {
-                record_exists_action: RecordExistsAction::UpdateOnly,
-                expiration: self.kept(of.term),
-                filter_expression: Some(record::is_grant(&of.grant)),
+                record_exists_action: longer.record,
+                expiration: longer.kept,
+                filter_expression: longer.filter,
                 ..BatchWritePolicy::default()
             };
             let key = self.commands.batch_key(&of.key)?;
@@ -217,6 +222,15 @@ impl Records {
     }
 }
 
+/// The writes of an extension, of which the second one is for a grant that the first one leaves out. If the
+/// grant lasts for longer, its record is kept for longer, too, and the second one answers that it stands.
+fn extension_writes(grant: &Grant, term: Duration, kept: Expiration) -> [Write; 2] {
+    let record = RecordExistsAction::UpdateOnly;
+    let longer = Write { filter: Some(record::is_extended_by(grant, term)), record, kept };
+    let filter = Some(record::is_grant(grant));
+    [longer, Write { filter, record, kept: Expiration::DontUpdate }]
+}
+
 /// What is left of a time; nothing if it is over.
 fn duration(milliseconds: i64) -> Duration {
     Duration::from_millis(milliseconds.try_into().unwrap_or_default())
@@ -233,4 +247,23 @@ fn holder(found: &aerospike::Record) -> Result<Option<Holder>, BackendError> {
     let owner = owner.ok_or_else(|| unexpected("an owner"))?;
     let holder = Holder::new(text(found, 1).unwrap_or_default(), token).owner(owner);
     Ok(Some(holder.held(Some(duration(held))).remaining(Some(duration(rest)))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_extension_that_makes_a_grant_last_longer_changes_the_life_of_its_record() {
+        let (grant, term) = (Grant { owner: Uuid::new_v4(), token: 7 }, Duration::from_secs(90));
+        let [longer, standing] = extension_writes(&grant, term, Expiration::Seconds(9));
+        assert_eq!(longer.filter, Some(record::is_extended_by(&grant, term)));
+        assert_ne!(longer.filter, standing.filter);
+        assert!(matches!(longer.kept, Expiration::Seconds(9)));
+        assert_eq!(standing.filter, Some(record::is_grant(&grant)));
+        assert!(matches!(standing.kept, Expiration::DontUpdate));
+        for write in [longer, standing] {
+            assert_eq!(write.record, RecordExistsAction::UpdateOnly, "no grant anew");
+        }
+    }
 }

@@ -2,9 +2,10 @@
 //! protocol by which a client finds it. It answers so many other requests, each as if its filter did
 //! not hold, and is silent then.
 
+use std::sync::Mutex;
 use std::sync::atomic::AtomicUsize;
 
-use ekbatan_lock::{Attempt, FailureKind, GrantRequest, LockBackend};
+use ekbatan_lock::{Attempt, FailureKind, Grant, GrantRequest, LockBackend};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinSet;
@@ -13,6 +14,7 @@ use uuid::Uuid;
 
 use super::*;
 use crate::backend::AerospikeBackend;
+use crate::record;
 use crate::records::Records;
 
 /// The type of a message that asks for information.
@@ -21,7 +23,23 @@ const INFO: u8 = 1;
 /// The type of a message about a record, the length of its fixed part, and the result in it.
 const RECORD: (u8, u8, usize) = (3, 22, 5);
 
-async fn serve(mut connection: TcpStream, answers: Arc<AtomicUsize>) -> std::io::Result<()> {
+/// Where a message about a record says for how many seconds the record is kept.
+const KEPT: std::ops::Range<usize> = 10..14;
+
+/// A node that lives in the tasks.
+struct Node {
+    tasks: JoinSet<()>,
+    requests: Arc<Requests>,
+}
+
+struct Requests {
+    /// How many more are answered.
+    answers: AtomicUsize,
+    /// For how many seconds each wants its record to be kept.
+    kept: Mutex<Vec<u32>>,
+}
+
+async fn serve(mut connection: TcpStream, requests: Arc<Requests>) -> std::io::Result<()> {
     loop {
         // The version, the type, and the length in six bytes.
         let mut head = [0; 8];
@@ -31,7 +49,10 @@ async fn serve(mut connection: TcpStream, answers: Arc<AtomicUsize>) -> std::io:
         let mut asked = vec![0; usize::try_from(length).unwrap()];
         connection.read_exact(&mut asked).await?;
         if head[1] != INFO {
+            let kept = u32::from_be_bytes(asked[KEPT].try_into().unwrap());
+            requests.kept.lock().unwrap().push(kept);
             let is_answered = |left: usize| left.checked_sub(1);
+            let answers = &requests.answers;
             if answers.fetch_update(Ordering::SeqCst, Ordering::SeqCst, is_answered).is_ok() {
                 let (kind, length, result) = RECORD;
                 let mut answer = vec![0; usize::from(length)];
@@ -59,16 +80,17 @@ async fn serve(mut connection: TcpStream, answers: Arc<AtomicUsize>) -> std::io:
     }
 }
 
-/// The address of a node that lives in the tasks.
-async fn address(answers: usize) -> (Address, JoinSet<()>) {
+async fn address(answers: usize) -> (Address, Node) {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let port = listener.local_addr().unwrap().port();
-    let mut node = JoinSet::new();
-    node.spawn(async move {
-        let (mut connections, answers) = (JoinSet::new(), Arc::new(AtomicUsize::new(answers)));
+    let answers = AtomicUsize::new(answers);
+    let requests = Arc::new(Requests { answers, kept: Mutex::default() });
+    let mut node = Node { tasks: JoinSet::new(), requests: requests.clone() };
+    node.tasks.spawn(async move {
+        let mut connections = JoinSet::new();
         loop {
             let (connection, _) = listener.accept().await.unwrap();
-            connections.spawn(serve(connection, answers.clone()));
+            connections.spawn(serve(connection, requests.clone()));
         }
     });
     let url = format!("aerospike://127.0.0.1:{port}/test?seed-only=true");
@@ -80,8 +102,7 @@ async fn connect(address: Address) -> Commands {
     Commands::connect(address, "locks".to_owned()).await.unwrap()
 }
 
-/// The commands to a node that lives in the tasks.
-async fn node(answers: usize) -> (Commands, JoinSet<()>) {
+async fn node(answers: usize) -> (Commands, Node) {
     let (address, node) = address(answers).await;
     (connect(address).await, node)
 }
@@ -126,7 +147,7 @@ async fn no_request_is_sent_once_the_runtime_of_the_client_has_ended() {
     let (address, _node) = address(1).await;
     let commands = elsewhere(connect(address)).await;
     assert_eq!(failure_of_a_write(&commands).await, FailureKind::Unavailable);
-    let scanned = commands.scan("k", crate::record::is_held()).await;
+    let scanned = commands.scan("k", record::is_held()).await;
     assert_eq!(scanned.unwrap_err().kind(), FailureKind::Unavailable);
 }
 
@@ -158,7 +179,7 @@ async fn a_write_that_a_silent_node_got_is_in_doubt() {
 #[tokio::test]
 async fn a_write_for_which_there_was_no_connection_had_no_effect() {
     let (commands, mut node) = node(0).await;
-    node.shutdown().await;
+    node.tasks.shutdown().await;
     assert_eq!(failure_of_a_write(&commands).await, FailureKind::Unavailable);
 }
 
@@ -176,4 +197,15 @@ async fn a_mark_that_fails_does_not_fail_the_try() {
     let backend = AerospikeBackend::over(Records::new(commands, true), false);
     let request = GrantRequest::new(Uuid::new_v4(), "a test", ANSWER).waiting();
     assert_eq!(backend.try_grant("k", &request).await.unwrap(), Attempt::Busy(None));
+}
+
+/// An extension may come late, after one for longer. Then its record must not be deleted earlier.
+#[tokio::test]
+async fn an_extension_that_is_left_out_does_not_change_the_life_of_the_record() {
+    let (commands, node) = node(2).await;
+    let records = Records::new(commands, true);
+    let grant = Grant { owner: Uuid::new_v4(), token: 7 };
+    assert!(!records.extend("k", &grant, ANSWER).await.unwrap(), "both were left out");
+    let kept = [record::kept(ANSWER), u32::from(Expiration::DontUpdate)];
+    assert_eq!(*node.requests.kept.lock().unwrap(), kept);
 }
