@@ -59,7 +59,7 @@ impl ClientFactory for Cluster {
         match timeout(ANSWER, Client::new(&self.policy, &self.hosts)).await {
             Ok(Ok(client)) => Ok(Arc::new(client)),
             Ok(Err(error)) => Err(failed(&error)),
-            Err(_) => Err(silent()),
+            Err(_) => Err(silent(ANSWER)),
         }
     }
 
@@ -202,7 +202,7 @@ impl Commands {
         };
         match timeout(ANSWER, self.in_runtime(scanning)).await {
             Ok(texts) => texts?.map_err(|error| failed(&error)),
-            Err(_) => Err(silent()),
+            Err(_) => Err(silent(ANSWER)),
         }
     }
 
@@ -221,7 +221,7 @@ impl Commands {
         };
         match timeout(ANSWER, self.in_runtime(asking)).await {
             Ok(answers) => answers?.map_err(|error| failed(&error)),
-            Err(_) => Err(silent()),
+            Err(_) => Err(silent(ANSWER)),
         }
     }
 
@@ -275,7 +275,7 @@ impl Commands {
             }
             Err(_) => {
                 self.client.unanswered(&request);
-                Err(silent())
+                Err(silent(OVERDUE))
             }
         }
     }
@@ -286,8 +286,8 @@ impl Commands {
     }
 }
 
-fn silent() -> BackendError {
-    BackendError::in_doubt(format!("Aerospike did not answer within {ANSWER:?}"))
+fn silent(limit: Duration) -> BackendError {
+    BackendError::in_doubt(format!("Aerospike did not answer within {limit:?}"))
 }
 
 #[cfg(test)]
