@@ -4,10 +4,10 @@ use std::time::Duration;
 
 use ekbatan::domain::ShardIdentifier;
 use ekbatan::prelude::*;
-use ekbatan::relay::{Broker, KafkaBroker, OutgoingMessage, Receipt, Relay, RelaySender, header};
+use ekbatan::relay::{Broker, KafkaBroker, OutgoingMessage, Receipt, Relay, RelaySender};
 use support::{Dialect, until};
 
-use crate::scene::{RELAY, Scene, assert_no_repetition};
+use crate::scene::{RELAY, Scene, assert_no_repetition, message};
 use crate::site::{Address, Kind, Limits};
 
 /// Each of them costs the client the time for an answer. All of them together would take longer than a batch
@@ -70,14 +70,9 @@ async fn a_time_for_an_answer_that_cannot_be_waited_for_is_refused() {
     }
 }
 
-/// A message of this size, with what a receiver expects.
+/// A message of this size.
 fn message_of(bytes: usize, topic: &str) -> OutgoingMessage {
-    let (id, model) = (Uuid::now_v7(), Uuid::now_v7().to_string());
-    let mut message = OutgoingMessage::new(id, topic, &model, "");
-    message.set_header(header::EVENT_ID, id.to_string());
-    message.set_header(header::EVENT_TYPE, "Opened");
-    message.set_header(header::MODEL_ID, model);
-    message.set_header(header::MODEL_VERSION, "1");
+    let mut message = message(topic, "");
     let quotes = 2;
     let text = "x".repeat(bytes - message.size() - quotes);
     message.payload = format!("\"{text}\"").into_bytes();

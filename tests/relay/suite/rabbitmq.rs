@@ -9,7 +9,6 @@ use std::time::Duration;
 use ekbatan::domain::ShardIdentifier;
 use ekbatan::relay::{
     Broker, BrokerError, OutgoingMessage, RabbitMqBroker, Receipt, Relay, RelaySender, RelayTerms,
-    header,
 };
 use ekbatan_testkit::Proxy;
 use futures_util::FutureExt;
@@ -19,24 +18,13 @@ use tokio::net::TcpListener;
 use uuid::Uuid;
 
 use crate::scene::{
-    RELAY, Scene, assert_in_order, assert_no_repetition, assert_nothing_failed, deposit,
+    RELAY, Scene, assert_in_order, assert_no_repetition, assert_nothing_failed, deposit, message,
     open_wallet, relay,
 };
 use crate::site::{EXCHANGE, Kind, Limits, RabbitMqSite, SharedBroker, Site};
 
 fn sender() -> RelaySender {
     RelaySender::new(RELAY, ShardIdentifier::DEFAULT, Uuid::nil())
-}
-
-/// A message of a model of its own, with what a receiver expects.
-fn message(site: &RabbitMqSite) -> OutgoingMessage {
-    let (id, model) = (Uuid::now_v7(), Uuid::now_v7().to_string());
-    let mut message = OutgoingMessage::new(id, site.topic(), &model, "{}");
-    message.set_header(header::EVENT_ID, id.to_string());
-    message.set_header(header::EVENT_TYPE, "Opened");
-    message.set_header(header::MODEL_ID, model);
-    message.set_header(header::MODEL_VERSION, "1");
-    message
 }
 
 /// Counts how often a relay is opened, or tries to be.
@@ -236,7 +224,7 @@ async fn a_missing_exchange_is_named_for_every_message() {
             && why.contains("declare it, and bind the queues of its receivers to it")
     };
     for count in [1, 3] {
-        let messages = (0..count).map(|_| message(&site)).collect();
+        let messages = (0..count).map(|_| message(site.topic(), "{}")).collect();
         let receipts = broker.publish(sender(), messages).await;
         assert_eq!(receipts.len(), count);
         for receipt in receipts {
@@ -250,7 +238,10 @@ async fn a_missing_exchange_is_named_for_every_message() {
     assert!(names_it(&error), "{error}");
     site.declare_exchange().await;
     broker.open(sender()).await.unwrap();
-    assert_eq!(broker.publish(sender(), vec![message(&site)]).await, [Receipt::Accepted]);
+    assert_eq!(
+        broker.publish(sender(), vec![message(site.topic(), "{}")]).await,
+        [Receipt::Accepted]
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -261,17 +252,20 @@ async fn a_publication_that_is_dropped_takes_its_connection_with_it() {
     broker.open(sender()).await.unwrap();
     assert_eq!(proxy.connections(), 1);
     proxy.stall();
-    let mut publishing = Box::pin(broker.publish(sender(), vec![message(&site)]));
+    let mut publishing = Box::pin(broker.publish(sender(), vec![message(site.topic(), "{}")]));
     // It is handed over, and no answer comes.
     assert!((&mut publishing).now_or_never().is_none());
     drop(publishing);
 
-    let next = broker.publish(sender(), vec![message(&site)]).now_or_never();
+    let next = broker.publish(sender(), vec![message(site.topic(), "{}")]).now_or_never();
     assert!(matches!(next.as_deref(), Some([Receipt::Unavailable { .. }])), "{next:?}");
     proxy.resume();
     until("the connection has ended", async || proxy.connections() == 0).await;
     broker.open(sender()).await.unwrap();
-    assert_eq!(broker.publish(sender(), vec![message(&site)]).await, [Receipt::Accepted]);
+    assert_eq!(
+        broker.publish(sender(), vec![message(site.topic(), "{}")]).await,
+        [Receipt::Accepted]
+    );
     assert_eq!(proxy.connections(), 1);
 }
 
@@ -288,14 +282,14 @@ async fn a_publication_that_is_dropped_leaves_a_blocked_connection_and_is_waited
         alarms.contains("memory")
     })
     .await;
-    let only = message(&site);
+    let only = message(site.topic(), "{}");
     let id = only.id;
     let publisher = broker.clone();
     let publishing = tokio::spawn(async move { publisher.publish(sender(), vec![only]).await });
     let says_blocked = |why: &str| why.contains("has blocked the connection");
     until("the connection is blocked", async || {
         // It is never sent: its routing key is too long.
-        let mut unsendable = message(&site);
+        let mut unsendable = message(site.topic(), "{}");
         unsendable.topic = "t".repeat(256);
         let receipts = broker.publish(sender(), vec![unsendable]).await;
         matches!(&receipts[..], [Receipt::Unavailable { why }] if says_blocked(why))

@@ -7,6 +7,8 @@ use std::time::Duration;
 use ekbatan::events::{DeliveryOperations, Node, NodeBuilder};
 use ekbatan::prelude::*;
 use ekbatan::relay::Relay;
+#[cfg(any(feature = "rabbitmq", feature = "kafka"))]
+use ekbatan::relay::{OutgoingMessage, header};
 use futures_util::future::join_all;
 use support::wallet::{self, Deposit, DepositMoney, OpenWallet, Opening, Wallet};
 use support::{Dialect, ScratchDatabase, until};
@@ -108,6 +110,18 @@ pub async fn deposit(executor: &ActionExecutor, wallet: Id<Wallet>, times: usize
         let deposit = Deposit { wallet, amount: Decimal::ONE };
         executor.execute(&DepositMoney, deposit).await.unwrap();
     }
+}
+
+/// A message of a model of its own, with what a receiver expects.
+#[cfg(any(feature = "rabbitmq", feature = "kafka"))]
+pub fn message(topic: impl Into<String>, payload: &str) -> OutgoingMessage {
+    let (id, model) = (Uuid::now_v7(), Uuid::now_v7().to_string());
+    let mut message = OutgoingMessage::new(id, topic, &model, payload);
+    message.set_header(header::EVENT_ID, id.to_string());
+    message.set_header(header::EVENT_TYPE, "Opened");
+    message.set_header(header::MODEL_ID, model);
+    message.set_header(header::MODEL_VERSION, "1");
+    message
 }
 
 /// How many different events were received.
