@@ -25,13 +25,15 @@ pub(crate) struct Settings {
 impl Settings {
     /// The address without its login.
     pub(crate) fn shown(&self) -> String {
-        match self.scheme_and_rest() {
-            Some((scheme, rest)) => {
-                let host = rest.rsplit_once('@').map_or(rest, |(_, host)| host);
-                format!("{scheme}://{host}")
-            }
-            None => "(not shown)".to_owned(),
-        }
+        let shown = self.scheme_and_rest().and_then(|(scheme, rest)| {
+            let host = match rest.rsplit_once('@') {
+                Some((_login, host)) => host,
+                None if ends_in_password(rest) => return None,
+                None => rest,
+            };
+            Some(format!("{scheme}://{host}"))
+        });
+        shown.unwrap_or_else(|| "(not shown)".to_owned())
     }
 
     /// The parts around `://`. Without them, any part of the address may be a password.
@@ -78,6 +80,14 @@ impl Settings {
         let cert_chain = self.root_certificate.as_ref().map(read).transpose()?;
         Ok(OwnedTLSConfig { identity: None, cert_chain })
     }
+}
+
+/// Whether a password may stand in the place of the port, because the `@HOST` behind it is missing.
+fn ends_in_password(rest: &str) -> bool {
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
+    let host = authority.strip_prefix('[').and_then(|host| host.split_once(']'));
+    let behind_address = host.map_or(authority, |(_address, port)| port);
+    behind_address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_err())
 }
 
 /// The address of IPv6 between the brackets of `amqp://USER:PASSWORD@[ADDRESS]:PORT/..`.
@@ -129,6 +139,23 @@ mod tests {
         }
         let refused = settings("http://app:hunter2@rabbit").uri().unwrap_err().to_string();
         assert!(refused.contains("http://rabbit") && !refused.contains("hunter2"), "{refused}");
+    }
+
+    #[test]
+    fn a_password_in_the_place_of_the_port_is_not_shown() {
+        for url in ["amqp://app:hunter2", "amqp://app:hun/ter2", "amqp://app:hunter2]?heartbeat=9"]
+        {
+            let settings = settings(url);
+            let refused = settings.uri().unwrap_err();
+            let shown = format!("{refused} {refused:?} {}", settings.shown());
+            assert!(shown.contains("the address (not shown) cannot be used"), "{shown}");
+            assert!(!shown.contains("hun") && !shown.contains("ter2"), "{shown}");
+        }
+        for url in
+            ["amqp://h", "amqp://h:5672/%2f", "amqp://[::1]", "amqp://[::1]:5672", "http://h"]
+        {
+            assert_eq!(settings(url).shown(), url);
+        }
     }
 
     #[test]
