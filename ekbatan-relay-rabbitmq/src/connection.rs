@@ -107,13 +107,8 @@ impl RabbitMqConnection {
         runtime: &Handle,
         confirmed: impl Future<Output = ()> + Send + 'static,
     ) {
-        let unconfirmed = self.unconfirmed.clone();
-        unconfirmed.send_modify(|waves| *waves += 1);
         // It ends with the connection at the latest.
-        runtime.spawn(async move {
-            confirmed.await;
-            unconfirmed.send_modify(|waves| *waves -= 1);
-        });
+        runtime.spawn(UnconfirmedWave::new(&self.unconfirmed, &self.socket).until(confirmed));
     }
 
     /// Waits until nothing that was handed over can be sent any more.
@@ -148,5 +143,51 @@ impl Drop for RabbitMqConnection {
         if self.is_blocked() {
             self.socket.end();
         }
+    }
+}
+
+/// A wave that the relay has given up and the server has not confirmed yet.
+struct UnconfirmedWave {
+    waves: Arc<watch::Sender<usize>>,
+    socket: Arc<ConnectionSocket>,
+    /// Whether it was confirmed, or its channel is over.
+    has_ended: bool,
+}
+
+impl UnconfirmedWave {
+    fn new(waves: &Arc<watch::Sender<usize>>, socket: &Arc<ConnectionSocket>) -> Self {
+        waves.send_modify(|waves| *waves += 1);
+        Self { waves: waves.clone(), socket: socket.clone(), has_ended: false }
+    }
+
+    async fn until(mut self, confirmed: impl Future<Output = ()>) {
+        confirmed.await;
+        self.has_ended = true;
+    }
+}
+
+impl Drop for UnconfirmedWave {
+    /// Ends the connection if nobody waits for the confirmation any more, because the runtime has ended.
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.socket.end();
+        }
+        self.waves.send_modify(|waves| *waves -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_unconfirmed_wave_ends_with_its_confirmation_or_its_runtime() {
+        let (waves, socket) = (Arc::default(), Arc::default());
+        let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+        runtime.spawn(UnconfirmedWave::new(&waves, &socket).until(std::future::pending()));
+        runtime.block_on(UnconfirmedWave::new(&waves, &socket).until(std::future::ready(())));
+        assert!(*waves.borrow() == 1 && !socket.has_ended());
+        drop(runtime);
+        assert!(*waves.borrow() == 0 && socket.has_ended());
     }
 }
