@@ -33,6 +33,7 @@ const MOST_BYTES: usize = 16 * 1024 * 1024;
 /// - A server that is short of memory or disk blocks the connection. Nothing is sent until that is over, and what
 ///   the server had got before comes once more.
 /// - RabbitMQ recognises no repetitions, and cannot keep a node from sending that was frozen and comes
+/// - After a connection has ended, what its socket had taken may still reach the server, as a repetition.
 ///   back: receivers recognise a repetition by the `message-id`.
 /// - Of each model, a message is sent once the one before it is confirmed; those of different models are
 ///   sent together.

@@ -111,13 +111,13 @@ impl RabbitMqConnection {
         runtime.spawn(UnconfirmedWave::new(&self.unconfirmed, &self.socket).until(confirmed));
     }
 
-    /// Waits until nothing that was handed over can be sent any more.
+    /// Waits until the client has nothing more to send of the waves that were given up.
     pub(crate) async fn all_confirmed(&self) {
         // The sender is here.
         let _ = self.unconfirmed.subscribe().wait_for(|waves| *waves == 0).await;
     }
 
-    /// Ends the connection. Nothing that was handed over is sent afterwards.
+    /// Ends the connection. The client sends nothing more; what the socket had taken may still reach the server.
     pub(crate) async fn end(&self) {
         // The server may not answer, or not read.
         let _ends_socket = EndsSocket(&self.socket);

@@ -1,7 +1,8 @@
 //! Messages that are sent together on a channel of their own, and what the server answers.
 //!
 //! Invariant: a wave that ends without an answer to all of its messages, for example because it is dropped, ends its
-//! connection, or is waited for. So nothing that was handed over is sent once the relay is opened again.
+//! connection, or is waited for. So the client sends nothing more of it once the relay is opened again. What the
+//! socket had taken may still reach the server, as a repetition with the same id.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -127,7 +128,7 @@ impl Wave {
 }
 
 impl Drop for Wave {
-    /// Ends the connection if an answer is missing, so that nothing that was handed over is sent later. One that the
+    /// Ends the connection if an answer is missing, so that the client sends nothing more. One that the
     /// server has blocked stays: after the alarm the server reads every blocked connection to its end, so a new one
     /// for each attempt would deliver one copy for each attempt.
     fn drop(&mut self) {
