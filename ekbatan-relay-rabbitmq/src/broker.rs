@@ -29,11 +29,12 @@ const MOST_BYTES: usize = 16 * 1024 * 1024;
 /// - They are mandatory: a message that no queue gets is refused, and tried again. RabbitMQ confirms such a
 ///   message, too, and returns it; the return is what counts.
 /// - A queue that is full and rejects (`overflow: reject-publish`) stops the relay until it has room.
-/// - While there is no such exchange, the relay waits, and no attempt of an event is counted.
+/// - While there is no such exchange, or the user may not write to it, the relay waits, and no attempt of an event
+///   is counted.
 /// - A server that is short of memory or disk blocks the connection. Nothing is sent until that is over, and what
 ///   the server had got before comes once more.
-/// - RabbitMQ recognises no repetitions, and cannot keep a node from sending that was frozen and comes
 /// - After a connection has ended, what its socket had taken may still reach the server, as a repetition.
+/// - RabbitMQ recognises no repetitions, and cannot keep a node from sending that was frozen and comes
 ///   back: receivers recognise a repetition by the `message-id`.
 /// - Of each model, a message is sent once the one before it is confirmed; those of different models are
 ///   sent together.

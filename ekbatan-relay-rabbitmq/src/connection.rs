@@ -91,7 +91,7 @@ impl RabbitMqConnection {
         );
         let unusable = |source: lapin::Error| {
             if source.is_amqp_soft_error() {
-                RabbitMqError::Exchange { exchange: exchange.to_owned(), source }
+                RabbitMqError::of_exchange(exchange, source)
             } else {
                 RabbitMqError::Server(source)
             }

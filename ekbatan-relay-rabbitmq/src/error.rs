@@ -2,6 +2,9 @@
 
 use std::time::Duration;
 
+use lapin::ErrorKind;
+use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
+
 /// Error returned when a relay cannot use RabbitMQ.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -40,6 +43,17 @@ pub enum RabbitMqError {
         /// The cause.
         source: lapin::Error,
     },
+    /// The user may not write to the exchange.
+    #[error(
+        "the exchange `{exchange}` cannot be used: {source}; give the user the right to write to it"
+    )]
+    #[non_exhaustive]
+    ExchangeRights {
+        /// The exchange.
+        exchange: String,
+        /// The cause.
+        source: lapin::Error,
+    },
     /// The name of the exchange is too long.
     #[error("the name of the exchange has {bytes} bytes; use at most {most}")]
     #[non_exhaustive]
@@ -57,4 +71,21 @@ pub enum RabbitMqError {
     /// The server does not answer.
     #[error("the server did not answer within {0:?}")]
     Silent(Duration),
+}
+
+impl RabbitMqError {
+    /// The error of a channel that the server closed because of an exchange.
+    pub(crate) fn of_exchange(exchange: &str, source: lapin::Error) -> Self {
+        let exchange = exchange.to_owned();
+        if is_soft(&source, AMQPSoftError::ACCESSREFUSED) {
+            Self::ExchangeRights { exchange, source }
+        } else {
+            Self::Exchange { exchange, source }
+        }
+    }
+}
+
+/// Whether the server closed the channel with this code.
+pub(crate) fn is_soft(error: &lapin::Error, code: AMQPSoftError) -> bool {
+    matches!(error.kind(), ErrorKind::ProtocolError(error) if *error.kind() == AMQPErrorKind::Soft(code))
 }

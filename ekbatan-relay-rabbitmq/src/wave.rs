@@ -12,13 +12,13 @@ use ekbatan_relay::{OutgoingMessage, Receipt, header};
 use futures_util::future::join_all;
 use lapin::message::BasicReturnMessage;
 use lapin::options::BasicPublishOptions;
-use lapin::protocol::{AMQPErrorKind, AMQPSoftError};
+use lapin::protocol::AMQPSoftError;
 use lapin::types::{AMQPValue, FieldTable, ShortString};
 use lapin::{BasicProperties, Channel, Confirmation, ErrorKind, PublisherConfirm};
 use tokio::runtime::Handle;
 
 use crate::connection::RabbitMqConnection;
-use crate::error::RabbitMqError;
+use crate::error::{RabbitMqError, is_soft};
 
 /// The message outlives a restart of the server.
 const PERSISTENT: u8 = 2;
@@ -36,7 +36,7 @@ pub(crate) enum WaveOutcome {
     All(Vec<Receipt>),
     /// The server closed the channel because of one of the messages.
     Closed(lapin::Error),
-    /// The connection is lost, no answer came, or there is no exchange. Nothing is wrong with the messages.
+    /// The connection is lost, no answer came, or the exchange cannot be used. Nothing is wrong with the messages.
     Unavailable(String),
 }
 
@@ -237,14 +237,23 @@ fn why_of(message: &BasicReturnMessage) -> String {
     )
 }
 
-/// What the end of a channel says of the messages that it carried. All of them go to one exchange, so a missing one
-/// is the fault of none of them.
+/// What the end of a channel says of the messages that it carried. All of them go to one exchange, so one that is
+/// missing, or that the user may not write to, is the fault of none of them.
 fn outcome_of_close(exchange: &str, source: lapin::Error) -> WaveOutcome {
-    if is_soft(&source, AMQPSoftError::NOTFOUND) {
-        let error = RabbitMqError::Exchange { exchange: exchange.to_owned(), source };
-        return WaveOutcome::Unavailable(error.to_string());
+    let is_of_exchange = is_soft(&source, AMQPSoftError::NOTFOUND)
+        || (is_soft(&source, AMQPSoftError::ACCESSREFUSED) && !names_topic(&source));
+    if is_of_exchange {
+        return WaveOutcome::Unavailable(RabbitMqError::of_exchange(exchange, source).to_string());
     }
     WaveOutcome::Closed(source)
+}
+
+/// Whether the user may write to the exchange, but not with the topic of a message: the server refuses
+/// `access to topic 'TOPIC' in exchange 'EXCHANGE'`, and otherwise `access to exchange 'EXCHANGE'`.
+fn names_topic(error: &lapin::Error) -> bool {
+    let ErrorKind::ProtocolError(error) = error.kind() else { return false };
+    let refused = error.get_message().as_str().split_once("access to ");
+    refused.is_some_and(|(_, what)| what.starts_with("topic "))
 }
 
 /// What the end of a channel says of the only message that it carried.
@@ -254,11 +263,6 @@ pub(crate) fn receipt_of_close(error: &lapin::Error) -> Receipt {
     } else {
         Receipt::refused_for_now(error)
     }
-}
-
-/// Whether the server closed the channel with this code.
-fn is_soft(error: &lapin::Error, code: AMQPSoftError) -> bool {
-    matches!(error.kind(), ErrorKind::ProtocolError(error) if *error.kind() == AMQPErrorKind::Soft(code))
 }
 
 #[cfg(test)]
@@ -281,18 +285,31 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_exchange_is_the_fault_of_no_message() {
-        let closed = |code: AMQPSoftError| {
-            let error = AMQPError::new(code.into(), "NOT_FOUND - no exchange 'events'".into());
+    fn an_exchange_that_cannot_be_used_is_the_fault_of_no_message() {
+        let closed = |code: AMQPSoftError, text: &str| {
+            let error = AMQPError::new(code.into(), text.into());
             outcome_of_close("events", ErrorKind::ProtocolError(error).into())
         };
-        let WaveOutcome::Unavailable(why) = closed(AMQPSoftError::NOTFOUND) else {
-            panic!("the messages are refused");
-        };
-        assert!(why.contains("the exchange `events` cannot be used"), "{why}");
-        assert!(why.contains("NOT_FOUND") && why.contains("declare it"), "{why}");
-        for of_message in [AMQPSoftError::PRECONDITIONFAILED, AMQPSoftError::ACCESSREFUSED] {
-            assert!(matches!(closed(of_message), WaveOutcome::Closed(_)));
+        for (code, text, advice) in [
+            (AMQPSoftError::NOTFOUND, "NOT_FOUND - no exchange 'events'", "declare it"),
+            (
+                AMQPSoftError::ACCESSREFUSED,
+                "ACCESS_REFUSED - access to exchange 'access to topic 't' in exchange' in vhost '/' refused",
+                "give the user the right to write to it",
+            ),
+        ] {
+            let WaveOutcome::Unavailable(why) = closed(code, text) else { panic!("{text}") };
+            assert!(why.contains("the exchange `events` cannot be used"), "{why}");
+            assert!(why.contains(text) && why.contains(advice), "{why}");
+        }
+        for (code, text) in [
+            (AMQPSoftError::PRECONDITIONFAILED, "PRECONDITION_FAILED - message size"),
+            (
+                AMQPSoftError::ACCESSREFUSED,
+                "ACCESS_REFUSED - write access to topic 't' in exchange 'events' in vhost '/' refused",
+            ),
+        ] {
+            assert!(matches!(closed(code, text), WaveOutcome::Closed(_)), "{text}");
         }
     }
 

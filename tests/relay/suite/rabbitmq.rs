@@ -244,6 +244,49 @@ async fn a_missing_exchange_is_named_for_every_message() {
     );
 }
 
+/// Without the right to the exchange nothing can be sent. Without the right to a topic, the messages of others can.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_missing_right_to_the_exchange_is_the_fault_of_no_message() {
+    let site = RabbitMqSite::start(Limits::default()).await;
+    let control = async |arguments: &[&str]| site.server.control(arguments).await.unwrap();
+    control(&["add_user", "app", "secret"]).await;
+    control(&["set_permissions", "app", "", "", ""]).await;
+    let broker = RabbitMqBroker::new(site.server.url()).exchange(EXCHANGE).login("app", "secret");
+    broker.open(sender()).await.unwrap();
+    let says_why = |why: &str| {
+        why.contains("the exchange `events` cannot be used")
+            && why.contains("access to exchange 'events' in vhost '/' refused for user 'app'")
+            && why.contains("give the user the right to write to it")
+    };
+    for count in [1, 3] {
+        let messages = (0..count).map(|_| message(site.topic(), "{}")).collect();
+        let receipts = broker.publish(sender(), messages).await;
+        assert_eq!(receipts.len(), count);
+        for receipt in receipts {
+            assert!(
+                matches!(&receipt, Receipt::Unavailable { why } if says_why(why)),
+                "{receipt:?}"
+            );
+        }
+    }
+
+    control(&["set_permissions", "app", "", EXCHANGE, ""]).await;
+    let only = format!("^{}$", site.topic());
+    control(&["set_topic_permissions", "app", EXCHANGE, &only, ""]).await;
+    let topics = [site.topic(), site.nobodys_topic(), site.topic()];
+    let messages = topics.map(|topic| message(topic, "{}")).into();
+    let receipts = broker.publish(sender(), messages).await;
+    let says_topic = |why: &str| why.contains("ACCESS_REFUSED") && why.contains("access to topic");
+    assert!(
+        matches!(
+            &receipts[..],
+            [Receipt::Accepted, Receipt::Refused { why, may_pass: true }, Receipt::Accepted]
+                if says_topic(why)
+        ),
+        "{receipts:?}"
+    );
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_publication_that_is_dropped_takes_its_connection_with_it() {
     let site = RabbitMqSite::start(Limits::default()).await;
