@@ -19,6 +19,11 @@ use crate::settings::{KafkaLogin, Settings};
 /// The time after which an answer is not waited for any more.
 const ACK_TIMEOUT: Duration = Duration::from_secs(10);
 
+/// The time after which the end of a transaction is not waited for any more: if the relay gave the batch up, the
+/// receipts of earlier transactions would be lost, too.
+const LONGEST_CALL: Duration =
+    PUBLISH_TIME.saturating_mul(2).saturating_sub(Duration::from_secs(3));
+
 /// The greatest record batch that Kafka takes, unless a topic is configured otherwise, less what a batch
 /// adds.
 const MOST_BYTES: usize = 1_048_588 - 512;
@@ -162,12 +167,13 @@ impl KafkaBroker {
         &self,
         producer: &NodeProducer,
         of_model: &[OutgoingMessage],
-        until: Instant,
+        begun: Instant,
     ) -> Vec<Receipt> {
+        let (until, end) = (begun + PUBLISH_TIME, begun + LONGEST_CALL);
         let sendable = self.sendable(producer, of_model);
         let mut receipts = Vec::with_capacity(of_model.len());
         let is_one = sendable.messages.len() == 1;
-        match producer.send(&sendable.messages).await {
+        match producer.send(&sendable.messages, end).await {
             Outcome::Committed => return sendable.accepted(),
             Outcome::Unknown(why) => return unavailable(why, of_model.len()),
             Outcome::Refused(error) if is_one => receipts.push(answers::receipt_of_record(&error)),
@@ -177,7 +183,7 @@ impl KafkaBroker {
                     if Instant::now() >= until && !receipts.is_empty() {
                         break;
                     }
-                    let receipt = match producer.send(&[message]).await {
+                    let receipt = match producer.send(&[message], end).await {
                         Outcome::Committed => Receipt::Accepted,
                         Outcome::Refused(error) => answers::receipt_of_record(&error),
                         Outcome::Unknown(why) => Receipt::unavailable(why),
@@ -197,16 +203,14 @@ impl KafkaBroker {
     /// Sends messages of several models in one transaction. If one of them is refused, the models are sent
     /// each by itself, so that only that one stops.
     async fn send(&self, producer: &NodeProducer, messages: &[OutgoingMessage]) -> Vec<Receipt> {
-        // What is sent must be known within the time of a call, also if the writes, their abort and a commit take long.
-        let longest = self.settings.ack_timeout.saturating_mul(3);
-        let call = PUBLISH_TIME.saturating_mul(2);
-        let until = Instant::now() + call.saturating_sub(longest).min(PUBLISH_TIME);
+        let begun = Instant::now();
+        let (until, end) = (begun + PUBLISH_TIME, begun + LONGEST_CALL);
         producer.missing_topics.look_again(messages).await;
         // Those of one model stand beside each other.
         let models = || messages.chunk_by(|one, next| one.is_of_same_model(next));
         let sendable: Vec<_> = models().map(|of_model| self.sendable(producer, of_model)).collect();
         let all: Vec<_> = sendable.iter().flat_map(|model| model.messages.clone()).collect();
-        match producer.send(&all).await {
+        match producer.send(&all, end).await {
             Outcome::Committed => {
                 return sendable.into_iter().flat_map(Sendable::accepted).collect();
             }
@@ -221,7 +225,7 @@ impl KafkaBroker {
             if Instant::now() >= until && !receipts.is_empty() {
                 break;
             }
-            receipts.extend(self.send_model(producer, of_model, until).await);
+            receipts.extend(self.send_model(producer, of_model, begun).await);
         }
         receipts.resize(messages.len(), Receipt::NotSent);
         receipts

@@ -12,6 +12,7 @@ use futures_util::future::join_all;
 use krafka::producer::{TransactionState, TransactionalProducer};
 use krafka::{KrafkaError, Record};
 use tokio::sync::Mutex;
+use tokio::time::Instant;
 
 use crate::answers;
 use crate::error::KafkaError;
@@ -28,6 +29,8 @@ const BUFFER: usize = 32 << 20;
 pub(crate) struct NodeProducer {
     producer: Mutex<TransactionalProducer>,
     pub(crate) missing_topics: MissingTopics,
+    /// How long a transaction may take, with its commit or abort. The client limits each part of it by itself.
+    longest: Duration,
     is_over: AtomicBool,
 }
 
@@ -52,12 +55,12 @@ impl NodeProducer {
             let producer = kafka
                 .producer()
                 .delivery_timeout(timeout)
-                // For as long, it also asks for a commit or an abort again whose answer did not come.
+                // Also limits how long the client repeats a commit or an abort without an answer.
                 .max_block(timeout)
                 .linger(Duration::ZERO)
                 .max_request_size(most)
                 .buffer_memory(most.max(BUFFER))
-                // Longer than a batch may take.
+                // Longer than a transaction may take.
                 .transaction_timeout(timeout.saturating_mul(3))
                 .build_transactional(id)
                 .await?;
@@ -68,7 +71,8 @@ impl NodeProducer {
             Ok(opened) => opened?,
             Err(_) => return Err(KafkaError::Silent(longest)),
         };
-        Ok(Self { producer: Mutex::new(producer), missing_topics, is_over: AtomicBool::new(false) })
+        let producer = Mutex::new(producer);
+        Ok(Self { producer, missing_topics, longest, is_over: AtomicBool::new(false) })
     }
 
     pub(crate) fn is_usable(&self) -> bool {
@@ -83,8 +87,8 @@ impl NodeProducer {
         }
     }
 
-    /// Sends messages in one transaction.
-    pub(crate) async fn send(&self, messages: &[&OutgoingMessage]) -> Outcome {
+    /// Sends messages in one transaction, and waits for its end until `end`.
+    pub(crate) async fn send(&self, messages: &[&OutgoingMessage], end: Instant) -> Outcome {
         if messages.is_empty() {
             return Outcome::Committed;
         }
@@ -94,7 +98,10 @@ impl NodeProducer {
         }
         // If this is dropped, nothing is known of the transaction.
         let guard = OverUnlessEnded { producer: self, has_ended: false };
-        let outcome = transact(&producer, messages).await;
+        let end = end.min(Instant::now() + self.longest);
+        let silent = |_| Err(Failure::Cluster(KrafkaError::timeout("the end of a transaction")));
+        let transaction = tokio::time::timeout_at(end, transact(&producer, messages));
+        let outcome = transaction.await.unwrap_or_else(silent);
         guard.end(&outcome);
         match outcome {
             Ok(()) => Outcome::Committed,
@@ -169,7 +176,7 @@ async fn write(
     Err(errors.find(answers::is_of_record).unwrap_or(first))
 }
 
-/// Commits. If the client got no answer however often it asked, the cluster may have committed.
+/// Commits. If no attempt was answered, the cluster may have committed.
 async fn commit(producer: &TransactionalProducer) -> Result<(), Failure> {
     let Err(error) = producer.commit().await else { return Ok(()) };
     if producer.state() != TransactionState::CommitUnknown {
