@@ -5,7 +5,7 @@ use std::time::Duration;
 use aerospike::ClientPolicy;
 use aerospike::policy::AuthMode;
 use ekbatan_core::config::{DataSourceConfig, ExposeSecret, TlsMode, decoded};
-use ekbatan_lock::{BackendError, LockError};
+use ekbatan_lock::{BackendError, LockError, with_port};
 
 /// Maximum time for the server to answer.
 pub(crate) const ANSWER: Duration = Duration::from_secs(5);
@@ -52,19 +52,17 @@ impl Address {
         };
         // What stands in the place of a port or a namespace may be a part of a password.
         let cut_off = || {
-            let message = "the address of the locks has a login that ends early or has no end, or a port \
-                           that is no number; end the login with `@` and percent-encode `/`, `?` and `@` \
-                           within it, or give `username` and `password` beside the address";
+            let message = "the address of the locks lacks a host, or has a login that ends early or has \
+                           no end, or a port that is no number; end the login with `@` and \
+                           percent-encode `/`, `?` and `@` within it, or give `username` and `password` \
+                           beside the address";
             LockError::Start { source: BackendError::new(message) }
         };
         if namespace.contains('@') || parameters.contains('@') {
             return Err(cut_off());
         }
-        let hosts: Vec<String> =
-            hosts.split(',').map(with_port).collect::<Option<_>>().ok_or_else(cut_off)?;
-        if hosts.contains(&String::new()) {
-            return Err(wrong("lacks a host"));
-        }
+        let hosts = hosts.split(',').map(|host| with_port(host, PORT));
+        let hosts = hosts.collect::<Option<Vec<_>>>().ok_or_else(cut_off)?;
         if namespace.is_empty() || namespace.contains('/') {
             return Err(wrong("names no namespace"));
         }
@@ -91,19 +89,6 @@ impl Address {
             ..ClientPolicy::default()
         };
         Ok(Self { hosts: hosts.join(","), namespace: namespace.to_owned(), policy })
-    }
-}
-
-/// A host with its port; empty if there is none, and `None` if the port is no number.
-fn with_port(host: &str) -> Option<String> {
-    let host = host.trim();
-    // The colons of an IPv6 address are within brackets.
-    match host.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
-        Some((_, port)) if port.parse::<u16>().map_or(true, |number| number == 0) => None,
-        Some(("", _)) => Some(String::new()),
-        Some(_) => Some(host.to_owned()),
-        None if host.is_empty() => Some(String::new()),
-        None => Some(format!("{host}:{PORT}")),
     }
 }
 

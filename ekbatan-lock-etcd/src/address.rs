@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use ekbatan_core::config::{DataSourceConfig, ExposeSecret, TlsMode, decoded};
-use ekbatan_lock::{BackendError, LockError};
+use ekbatan_lock::{BackendError, LockError, with_port};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint};
 
 /// Maximum time for the server to answer, and to accept a connection.
@@ -49,32 +49,32 @@ impl Address {
             );
             LockError::Start { source: BackendError::new(message) }
         };
-        // The value of a parameter may be a secret.
-        let shown = server.shown_url();
-        let shown = shown.split('?').next().unwrap_or_default();
-        let wrong = |why: &str| unusable(&format!("the address `{shown}`"), why);
-        let (scheme, rest) = server.url.split_once("://").ok_or_else(|| wrong("has no scheme"))?;
+        // In an address of another form, a password may be anywhere.
+        let (scheme, rest) = server.url.split_once("://").unwrap_or_default();
         let by_scheme = match scheme.to_ascii_lowercase().as_str() {
             "etcd" => None,
             "etcds" => Some(TlsMode::VerifyFull),
-            _ => return Err(wrong("is none of etcd")),
+            _ => return Err(unusable("the address", "begins with neither etcd:// nor etcds://")),
         };
         let encrypted = encryption(by_scheme, server)?;
         let (login, hosts) = match rest.rsplit_once('@') {
             Some((login, hosts)) => (Some(login), hosts),
             None => (None, rest),
         };
-        let hosts = hosts.strip_suffix('/').unwrap_or(hosts);
-        if hosts.contains(['/', '?']) {
+        let (hosts, path) = hosts.split_at(hosts.find(['/', '?']).unwrap_or(hosts.len()));
+        // In `user:password` without `@HOST`, the password stands where a port would. The client
+        // replaces a wrong port by the default port of HTTP.
+        let bad_host = || unusable("the address", "lacks a host, or has a port that is no number");
+        let names = hosts.split(',').map(|host| with_port(host, PORT)).collect::<Option<Vec<_>>>();
+        let names = names.ok_or_else(bad_host)?;
+        // What is not checked may be a secret.
+        let wrong = |why: &str| unusable(&format!("the address `{scheme}://{hosts}`"), why);
+        if !matches!(path, "" | "/") {
             return Err(wrong("has a path or parameters, which etcd has no use for"));
         }
         let tls = if encrypted { Some(tls(server.tls_root_cert.as_deref())?) } else { None };
         let mut members = Vec::new();
-        for host in hosts.split(',') {
-            // What stands in the place of a port may be a password without a host.
-            let no_host =
-                || unusable("the address", "lacks a host, or has a port that is no number");
-            let name = with_port(host.trim()).ok_or_else(no_host)?;
+        for name in names {
             let uri = format!("{}://{name}", if encrypted { "https" } else { "http" });
             let endpoint = Endpoint::from_shared(uri).map_err(|error| wrong(&not_a(&error)))?;
             let endpoint = endpoint
@@ -91,25 +91,13 @@ impl Address {
             members.push(Member { name, endpoint });
         }
         let mut members = members.into_iter();
-        let first = members.next().ok_or_else(|| wrong("lacks a host"))?;
+        let first = members.next().ok_or_else(bad_host)?;
         Ok(Self { first, others: members.collect(), login: self::login(login, server)? })
     }
 }
 
 fn not_a(error: &tonic::transport::Error) -> String {
     format!("cannot be used ({error})")
-}
-
-fn with_port(host: &str) -> Option<String> {
-    if host.is_empty() || host.starts_with(':') {
-        return None;
-    }
-    // The colons of an IPv6 address are within brackets.
-    match host.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
-        // The client would take the usual port of HTTP in place of one that is none.
-        Some((_, port)) => port.parse::<u16>().ok().map(|_| host.to_owned()),
-        None => Some(format!("{host}:{PORT}")),
-    }
 }
 
 /// The login of the configuration, or that of the address.
@@ -210,6 +198,25 @@ mod tests {
         }
         let error = read(&DataSourceConfig::new("etcd://a?apikey=hidden")).err().unwrap();
         assert!(error.contains("parameters") && !error.contains("hidden"), "{error}");
+    }
+
+    #[test]
+    fn a_password_without_a_host_is_not_shown() {
+        for url in [
+            "etcd://app:hidden",
+            "etcd://app:hidden/path",
+            "etcd://app:hidden?a=b",
+            "etcd://app:hidden,b/path",
+            "etcd://app:hidden:1/path",
+            "etcd://app:1/hidden",
+            "redis://app:hidden",
+            "app:hidden",
+            "etcd:app:hidden",
+        ] {
+            let error = read(&DataSourceConfig::new(url)).err().expect(url);
+            assert!(error.contains("write etcd://HOST:2379"), "{url}: {error}");
+            assert!(!error.contains("hidden"), "{url}: {error}");
+        }
     }
 
     #[test]

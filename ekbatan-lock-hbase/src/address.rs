@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use ekbatan_core::config::{DataSourceConfig, TlsMode, decoded};
-use ekbatan_lock::{BackendError, LockError};
+use ekbatan_lock::{BackendError, LockError, with_port};
 
 /// The port of masters, where none is written.
 const PORT: u16 = 16_000;
@@ -53,20 +53,15 @@ impl Address {
             );
             LockError::Start { source: BackendError::new(message) }
         };
-        // The value of a parameter may be a secret.
-        let shown = server.shown_url();
-        let shown = shown.split('?').next().unwrap_or_default();
-        let wrong = |why: &str| unusable(&format!("the address `{shown}`"), why);
-        let (scheme, rest) = server.url.split_once("://").ok_or_else(|| wrong("has no scheme"))?;
+        let (scheme, rest) = server.url.split_once("://").unwrap_or_default();
         if !scheme.eq_ignore_ascii_case("hbase") {
-            return Err(wrong("is none of HBase"));
+            // In an address of another form, a password may be anywhere.
+            return Err(unusable("the address", "does not begin with hbase://"));
         }
         let (rest, parameters) = rest.split_once('?').unwrap_or((rest, ""));
-        let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
-        let (login, hosts) = match authority.rsplit_once('@') {
-            Some((login, hosts)) => (login, hosts),
-            None => ("", authority),
-        };
+        // A password may contain a `/`.
+        let (login, rest) = rest.rsplit_once('@').unwrap_or(("", rest));
+        let (hosts, path) = rest.split_once('/').unwrap_or((rest, ""));
         let (user, password) = login.split_once(':').unwrap_or((login, ""));
         if !password.is_empty() || server.password.is_some() {
             return Err(refused(
@@ -76,16 +71,16 @@ impl Address {
         }
         not_encrypted(server)?;
         let user = server.username.clone().unwrap_or_else(|| decoded(user));
-        if path.contains('@') {
-            return Err(wrong("has a `/` in its user; write %2F in place of it"));
+        // In `user:password` without `@HOST`, the password stands where a port would.
+        let bad_host = || unusable("the address", "lacks a host, or has a port that is no number");
+        let servers = hosts.split(',').map(|host| with_port(host, PORT)).collect::<Option<_>>();
+        let servers = servers.ok_or_else(bad_host)?;
+        if login.contains('/') || parameters.contains('@') {
+            let why = "has a `/` or a `?` in its user; write %2F or %3F in place of it";
+            return Err(unusable("the address", why));
         }
-        let mut servers = Vec::new();
-        for host in hosts.split(',') {
-            // What stands in the place of a port may be a password without a host.
-            let no_host =
-                || unusable("the address", "lacks a host, or has a port that is no number");
-            servers.push(with_port(host.trim()).ok_or_else(no_host)?);
-        }
+        // What is not checked may be a secret.
+        let wrong = |why: &str| unusable(&format!("the address `{scheme}://{hosts}`"), why);
         let mut address = Self {
             servers,
             table: table(path.trim_end_matches('/'))?,
@@ -98,7 +93,8 @@ impl Address {
                 Some(("cluster", id)) if !id.is_empty() => address.cluster = Some(id.to_owned()),
                 Some(("via", pair)) => {
                     let pair = pair.split_once('=');
-                    let pair = pair.and_then(|(of, at)| Some((with_port(of)?, with_port(at)?)));
+                    let pair = pair
+                        .and_then(|(of, at)| Some((with_port(of, PORT)?, with_port(at, PORT)?)));
                     let (of, at) = pair
                         .ok_or_else(|| wrong("has a `via` that is not SERVER:PORT=ADDRESS:PORT"))?;
                     address.via.insert(of, at);
@@ -144,17 +140,6 @@ impl Address {
 
 pub(crate) fn refused(reason: &str) -> LockError {
     LockError::Unsafe { reason: format!("HBase: {reason}") }
-}
-
-fn with_port(host: &str) -> Option<String> {
-    if host.is_empty() || host.starts_with(':') {
-        return None;
-    }
-    // The colons of an IPv6 address are within brackets.
-    match host.rsplit_once(':').filter(|(_, port)| !port.contains(']')) {
-        Some((_, port)) => port.parse::<u16>().ok().map(|_| host.to_owned()),
-        None => Some(format!("{host}:{PORT}")),
-    }
 }
 
 fn table(path: &str) -> Result<Table, LockError> {
@@ -253,8 +238,9 @@ mod tests {
             ("hbase://a?cluster=hid&den", "a parameter without a value"),
             ("hbase://a,?cluster=hidden", "lacks a host"),
             ("hbase://a:hidden", "a port that is no number"),
-            ("redis://a?cluster=hidden", "is none of HBase"),
-            ("hbase://a:1/hid@b?x=hidden", "write %2F"),
+            ("redis://a?cluster=hidden", "does not begin with hbase://"),
+            ("hbase://a/hid@b?x=hidden", "write %2F"),
+            ("hbase://a:1?hid=den@b", "write %2F or %3F"),
         ] {
             let error = read(url).unwrap_err();
             assert!(error.contains(name) && error.contains("write hbase://HOST"), "{error}");
@@ -265,14 +251,21 @@ mod tests {
     #[test]
     fn what_cannot_be_kept_is_refused_by_name() {
         for (url, reason) in [
-            ("hbase:a", "has no scheme"),
-            ("redis://a", "is none of HBase"),
+            ("hbase:a", "does not begin with hbase://"),
+            ("redis://a", "does not begin with hbase://"),
             ("hbase://", "lacks a host"),
             ("hbase://a,,b", "lacks a host"),
             ("hbase://a:port", "lacks a host"),
             ("hbase://a/b/c", "no name of a table"),
             ("hbase://a/-b", "no name of a table"),
             ("hbase://u:secret@a", "a password is given"),
+            ("hbase://u:se/secret@a", "a password is given"),
+            ("hbase://u:1/secret@a", "a password is given"),
+            ("hbase://u:secret", "lacks a host"),
+            ("hbase://u:secret/t", "lacks a host"),
+            ("hbase://u/a@b:secret", "lacks a host"),
+            ("redis://u:secret", "does not begin with hbase://"),
+            ("u:secret", "does not begin with hbase://"),
         ] {
             let error = read(url).unwrap_err();
             assert!(error.contains(reason), "{error}");

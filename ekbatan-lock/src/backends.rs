@@ -3,6 +3,7 @@
 
 pub(crate) mod cleaning;
 pub(crate) mod current_client;
+pub(crate) mod hosts;
 pub(crate) mod key_hints;
 pub(crate) mod key_poller;
 #[cfg(feature = "mysql")]

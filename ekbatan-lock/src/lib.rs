@@ -33,6 +33,7 @@ pub use backend::{
 };
 pub use backends::cleaning::CleaningSlices;
 pub use backends::current_client::{ClientFactory, CurrentClient, RequestClient};
+pub use backends::hosts::with_port;
 pub use backends::key_hints::KeyHints;
 pub use backends::key_poller::{KeyPoller, KeyState, KeyStates, Pace};
 #[cfg(feature = "mysql")]
