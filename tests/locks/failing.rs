@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use async_trait::async_trait;
 use ekbatan::lock::{
-    Attempt, BackendError, Grant, GrantRequest, Holder, KeyedLockProvider, LockBackend, LockError,
-    LockKey, LockOptions, LockProvider, LossCause, ProcessBackend, Released,
+    Attempt, BackendError, Grant, GrantRequest, HandOver, Holder, KeyedLockProvider, LockBackend,
+    LockError, LockKey, LockOptions, LockProvider, LossCause, ProcessBackend, Released,
 };
 use futures_util::future::join_all;
 use tokio::sync::watch;
@@ -80,6 +80,8 @@ async fn all_that_wait_for_a_key_learn_after_90_seconds_that_the_server_is_away(
 struct QueueThatIsLeft {
     queued: Arc<Mutex<Vec<Uuid>>>,
     left: Arc<Mutex<Vec<Grant>>>,
+    /// Whether it has those in the queue ask again, and is away then.
+    goes_away: bool,
 }
 
 #[async_trait]
@@ -89,8 +91,20 @@ impl LockBackend for QueueThatIsLeft {
     }
 
     async fn try_grant(&self, _: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
-        self.queued.lock().unwrap().push(request.owner);
+        let mut queued = self.queued.lock().unwrap();
+        if self.goes_away && !queued.is_empty() {
+            return unavailable();
+        }
+        queued.push(request.owner);
         Ok(Attempt::Queued)
+    }
+
+    async fn handed_over(&self, _: &str, _: Uuid) -> Option<HandOver> {
+        if !self.goes_away {
+            std::future::pending::<()>().await;
+        }
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        None
     }
 
     async fn extend(&self, _: &str, _: &Grant, _: Duration) -> Result<bool, BackendError> {
@@ -135,6 +149,19 @@ async fn a_queue_that_could_not_be_left_is_left_again() {
     let [owner] = queued[..] else { panic!("{queued:?} were queued") };
     waiting.abort();
     tokio::time::sleep(LONG / 2).await;
+    let left = server.left.lock().unwrap().clone();
+    assert_eq!(left, [Grant { owner, token: 0 }; 2]);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_caller_that_learns_in_the_queue_that_the_server_is_away_leaves_it() {
+    let server = QueueThatIsLeft { goes_away: true, ..Default::default() };
+    let locks = LockProvider::new(server.clone(), "test");
+    let answer = locks.acquire(&LockKey::named("k"), LONG).await;
+    assert!(matches!(answer, Err(LockError::Unavailable { .. })), "{answer:?}");
+    tokio::time::sleep(LONG / 2).await;
+    let queued = server.queued.lock().unwrap().clone();
+    let [owner] = queued[..] else { panic!("{queued:?} were queued") };
     let left = server.left.lock().unwrap().clone();
     assert_eq!(left, [Grant { owner, token: 0 }; 2]);
 }

@@ -184,6 +184,8 @@ async fn contend(server: &mut ServerKey, waiter: &Waiter) -> Result<Obtained, Ba
             }
             Err(error) => {
                 match error.kind() {
+                    // The owner has its place as before.
+                    FailureKind::Unavailable if queued => {}
                     FailureKind::Unavailable => queue.set_owner(None),
                     // The server may have granted the key although the call failed.
                     _ => {
@@ -193,7 +195,13 @@ async fn contend(server: &mut ServerKey, waiter: &Waiter) -> Result<Obtained, Ba
                     }
                 }
                 // The loop begins with the question whether the key is still wanted.
-                pause(server, waiter, error, &mut backoff).await?;
+                if let Err(error) = pause(server, waiter, error, &mut backoff).await {
+                    if queued {
+                        // Left after the caller has its answer, because the server may be away.
+                        server.doubt(owner, Instant::now() + request.term);
+                    }
+                    return Err(error);
+                }
                 continue;
             }
         };
