@@ -114,7 +114,6 @@ impl HBaseBackend {
                 woken = timeout(PLACE, freed.as_mut()).await.is_ok();
                 if self.waiters.get(key, owner).is_some_and(|waiter| waiter.has_ended()) {
                     // The caller asks again, and gets the error if the server is away.
-                    self.waiters.remove(key, owner);
                     return None;
                 }
             }
@@ -123,7 +122,7 @@ impl HBaseBackend {
             match self.locks.claim(key, &by).await {
                 Ok(Some(Taken::Granted(grant, asked))) => {
                     self.waiters.remove(key, owner);
-                    // The term as the server counts it: a clock cannot count to the end of every term.
+                    // The server caps the term. `asked + waiter.term` would overflow for `Duration::MAX`.
                     let until = asked + Duration::from_millis(by.term);
                     return Some(HandOver { grant, until });
                 }
@@ -156,7 +155,13 @@ impl LockBackend for HBaseBackend {
     async fn try_grant(&self, key: &str, request: &GrantRequest) -> Result<Attempt, BackendError> {
         let (owner, holder) = (request.owner, request.holder.as_str());
         let by = Taker { owner, holder, term: milliseconds(request.term) };
-        Ok(match self.locks.take(key, &by, request.waits).await? {
+        let asks_again = request.waits && self.waiters.get(key, owner).is_some();
+        let taken = if asks_again {
+            self.locks.take_again(key, &by).await?
+        } else {
+            self.locks.take(key, &by, request.waits).await?
+        };
+        Ok(match taken {
             Taken::Granted(grant, _) => {
                 // It may have waited before.
                 self.waiters.remove(key, owner);

@@ -97,9 +97,11 @@ impl Locks {
         self.note(key, found)
     }
 
-    /// Gives a sign of life for one that waits. Returns the row, and a moment before the sign.
+    /// Gives a sign of life for one that waits. Returns the row, and a moment before the sign. If the
+    /// answer is lost, the caller has its place as before.
     async fn renew(&self, key: &str, owner: Uuid) -> Result<(LockRow, Instant), BackendError> {
-        let found = self.client.exchange(self.look_op(key, &[owner])?).await?;
+        let op = self.look_op(key, &[owner])?;
+        let found = self.client.exchange(op).await.map_err(without_effect)?;
         let asked = found.asked;
         Ok((self.note(key, found)?, asked))
     }
@@ -174,15 +176,20 @@ impl Locks {
         by: &Taker<'_>,
         waits: bool,
     ) -> Result<Taken, BackendError> {
-        let seen = self.seen.get(key);
-        if waits && seen.as_ref().is_some_and(|row| row.waits(by.owner)) {
-            // It asks again. If the answer is lost, it has its place as before.
-            let renewed = self.renew(key, by.owner).await.map_err(without_effect)?;
-            return self.take_from(key, by, waits, renewed.0, Some(renewed.1)).await;
-        }
         // A key that was not seen yet is most likely new.
-        let guess = seen.filter(LockRow::is_plain).unwrap_or_default();
+        let guess = self.seen.get(key).filter(LockRow::is_plain).unwrap_or_default();
         self.take_from(key, by, waits, guess, None).await
+    }
+
+    /// Like [`take`](Self::take), for a caller that waits already. Begins with a look, because a guess
+    /// whose answer is lost may have taken the key, and the caller would have to leave its place.
+    pub(crate) async fn take_again(
+        &self,
+        key: &str,
+        by: &Taker<'_>,
+    ) -> Result<Taken, BackendError> {
+        let (row, renewed) = self.renew(key, by.owner).await?;
+        self.take_from(key, by, true, row, Some(renewed)).await
     }
 
     async fn take_from(
@@ -229,8 +236,8 @@ impl Locks {
         Err(often_changed())
     }
 
-    /// Takes a key whose turn has come, after a look. It is busy if the caller has to wait on. `None`: the
-    /// caller has no place any more.
+    /// Takes a key whose turn has come, after a look. Returns `Busy` if the caller must go on waiting,
+    /// `None` if it has lost its place.
     pub(crate) async fn claim(
         &self,
         key: &str,

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ekbatan::lock::{Attempt, GrantRequest, HBaseBackend, LockBackend};
+use ekbatan::lock::{Attempt, FailureKind, GrantRequest, HBaseBackend, LockBackend};
 use ekbatan_testkit::HBaseServer;
 use futures_util::FutureExt;
 use tokio::time::timeout;
@@ -95,7 +95,35 @@ async fn a_caller_that_waits_for_long_looks_seldom() {
     assert!((3..=most).contains(&looks), "{looks} looks, {most} at most");
 }
 
-/// A clock cannot count to the end of such a term.
+/// Another owner would begin at the end of the queue.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_caller_that_asks_a_silent_server_again_keeps_its_place() {
+    let namespace = Uuid::new_v4().to_string();
+    let (proxy, url) = HBaseServer::shared().await.unwrap().behind_proxy().await.unwrap();
+    let behind = HBaseBackend::connect(&url, &namespace).await.unwrap();
+    let _held = taken(&backend(&namespace).await, "k", 10 * LONG).await;
+    let waiting = request(LONG).waiting();
+    queued(&behind, &waiting).await;
+    let handed_over = behind.handed_over("k", waiting.owner);
+    proxy.stall();
+    assert_eq!(handed_over.await, None);
+    let still_waits = async || {
+        let error = behind.try_grant("k", &waiting).await.unwrap_err();
+        assert_eq!(error.kind(), FailureKind::Unavailable, "{error}");
+    };
+    // Meanwhile the last look at the key fails, and what was seen of it is forgotten.
+    still_waits().await;
+    still_waits().await;
+    proxy.resume();
+    // Finds the region again.
+    taken(&behind, "other", LONG).await;
+    proxy.stall();
+    still_waits().await;
+    proxy.resume();
+    assert_eq!(behind.try_grant("k", &waiting).await.unwrap(), Attempt::Queued);
+}
+
+/// The end of such a term is after all times that a clock can name.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_key_is_passed_on_for_the_longest_term() {
     let namespace = Uuid::new_v4().to_string();
