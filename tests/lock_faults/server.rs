@@ -8,7 +8,7 @@ use ekbatan::lock::KeyedLockProvider;
 use ekbatan_testkit::{
     EtcdServer, MariaDbServer, MySqlServer, PostgresServer, Proxy, RedisServer, TempSqlite,
 };
-use redis::FromRedisValue;
+use redis::{AsyncConnectionConfig, FromRedisValue};
 use sqlx::{Connection, Row, SqliteConnection};
 use tokio::sync::{MappedMutexGuard, Mutex, MutexGuard};
 
@@ -319,8 +319,12 @@ impl LockServer {
     }
 
     async fn redis<T: FromRedisValue>(&self, words: &[&str]) -> T {
+        // The limits of the client are too short for a server that is busy.
+        let patient =
+            AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         let client = redis::Client::open(&*self.url).unwrap();
-        let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+        let connecting = client.get_multiplexed_async_connection_with_config(&patient);
+        let mut connection = connecting.await.unwrap();
         let mut name = redis::cmd("CLIENT");
         let () = name.arg("SETNAME").arg(LOOK).query_async(&mut connection).await.unwrap();
         redis::cmd(words[0]).arg(&words[1..]).query_async(&mut connection).await.unwrap()

@@ -111,8 +111,7 @@ impl TestBackend {
         match &self.data {
             Data::Elsewhere => unreachable!("its tokens cannot be moved"),
             Data::Redis { url, namespace } => {
-                let client = ::redis::Client::open(&**url).unwrap();
-                let mut connection = client.get_multiplexed_async_connection().await.unwrap();
+                let mut connection = crate::redis::connection(url).await;
                 let fence = format!("{namespace}:fence:{{{KEY}}}");
                 let mut command = ::redis::cmd("INCRBY");
                 let () = command.arg(fence).arg(AHEAD).query_async(&mut connection).await.unwrap();

@@ -7,7 +7,7 @@ use ekbatan::lock::{Attempt, Grant, GrantRequest, LockBackend, LockProvider};
 use ekbatan_lock_redis::RedisBackend;
 use ekbatan_testkit::RedisServer;
 use redis::aio::MultiplexedConnection;
-use redis::{FromRedisValue, cmd};
+use redis::{AsyncConnectionConfig, FromRedisValue, cmd};
 use uuid::Uuid;
 
 mod connections;
@@ -48,8 +48,12 @@ impl Space {
     }
 }
 
+/// A connection that waits for a server which is busy: the limits of the client are short.
 pub async fn connection(url: &str) -> MultiplexedConnection {
-    redis::Client::open(url).unwrap().get_multiplexed_async_connection().await.unwrap()
+    let patient =
+        AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    let client = redis::Client::open(url).unwrap();
+    client.get_multiplexed_async_connection_with_config(&patient).await.unwrap()
 }
 
 pub async fn asked<T: FromRedisValue>(server: &mut MultiplexedConnection, words: &[&str]) -> T {

@@ -119,8 +119,7 @@ async fn shards_on_one_redis_server_share_a_provider() {
 
     let key = key_of(1);
     let lease = locks.acquire(&key, LONG).await.unwrap();
-    let client = redis::Client::open(server.url()).unwrap();
-    let mut client = client.get_multiplexed_async_connection().await.unwrap();
+    let mut client = crate::redis::connection(&server.url()).await;
     let stored: Vec<String> =
         redis::cmd("KEYS").arg("shop:{*").query_async(&mut client).await.unwrap();
     assert_eq!(stored, [format!("shop:{{DC#eu#{key}}}")]);
