@@ -86,6 +86,7 @@ impl BackendError {
     }
 
     /// The same error of a request that was not sent: there is no doubt.
+    #[cfg(any(feature = "mysql", feature = "postgres"))]
     pub(crate) fn not_sent(self) -> Self {
         match self.kind {
             FailureKind::InDoubt => self.of_kind(FailureKind::Unavailable),
