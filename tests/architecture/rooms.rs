@@ -60,7 +60,7 @@ pub const TABLE: [RoomList; 13] = [
     ] },
     RoomList { of_crate: "ekbatan-lock", folder: "backends", rooms: &[
         room(&["process"], &[]),
-        rooms("shared", &["session", "cleaning", "current_client", "key_hints", "key_poller", "server_clock", "to_the_end"], &[]),
+        rooms("shared", &["session", "cleaning", "current_client", "hosts", "key_hints", "key_poller", "server_clock", "to_the_end"], &[]),
         room(&["postgres"], &["shared"]),
         room(&["mysql"], &["shared"]),
         room(&["sqlite"], &["shared"]),
