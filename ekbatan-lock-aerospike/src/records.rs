@@ -222,8 +222,8 @@ impl Records {
     }
 }
 
-/// The writes of an extension, of which the second one is for a grant that the first one leaves out. If the
-/// grant lasts for longer, its record is kept for longer, too, and the second one answers that it stands.
+/// The two writes of an extension. The first one leaves out a grant that lasts for longer already, whose record
+/// is kept for longer, too. The second one says whether such a grant stands.
 fn extension_writes(grant: &Grant, term: Duration, kept: Expiration) -> [Write; 2] {
     let record = RecordExistsAction::UpdateOnly;
     let longer = Write { filter: Some(record::is_extended_by(grant, term)), record, kept };

@@ -1,8 +1,8 @@
 //! Work under one lock or several.
 //!
 //! Invariants: when the work ends, for whatever reason, its lease ends at once, clones
-//! included. The key's worker releases the key at the server in the background; the caller
-//! does not wait for it.
+//! included. The key's worker releases the key at the server in the background; callers of
+//! `with_lock` and `with_locks` do not wait for it.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::IntoFuture;

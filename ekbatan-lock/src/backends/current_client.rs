@@ -3,8 +3,8 @@
 //!
 //! Invariants: every client is opened and closed in the runtime in which the first one was opened. A
 //! client runs tasks in the runtime that opens it, and they end with that runtime, which may be a
-//! caller's and short. Without that runtime no request is sent. A client over which a later request was answered is not replaced. A client that
-//! is closed stays closed.
+//! caller's and short. Without that runtime no request is sent. A client over which a later request was
+//! answered is not replaced. A client that is closed stays closed.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

@@ -16,7 +16,7 @@ use crate::providers::LONG;
 /// How long the callers wait: longer than a place lasts, and than a request goes without an answer.
 const WAIT: Duration = Duration::from_secs(45);
 
-/// Callers of each process, of which the first one stands in the queue of the server.
+/// Callers of each process. The first one stands in the queue of the server for all of them.
 const CALLERS: usize = 3;
 
 /// How often a test may be repeated because the machine stood still.
@@ -96,7 +96,7 @@ async fn callers_in_the_queue_learn_that_the_server_is_away_and_leave_no_place()
         assert!(matches!(answer, Err(LockError::Unavailable { .. })), "{answer:?}");
     }
     server.restart().await.unwrap();
-    // Whoever leaves the queue also takes those out of it whose places have ended.
+    // A caller that leaves the queue also removes the places that have ended.
     until_waiting(&server, "app", &stored, 0).await;
     // One that comes now is the next.
     let newcomer = LockProvider::new(connect().await, "test");
