@@ -20,6 +20,7 @@ on_every_database! {
     an_unknown_enum_value_is_named,
     columns_that_may_be_null_or_have_to_be_filled_are_named,
     a_model_without_a_column_that_has_to_be_filled_can_be_read_and_updated,
+    an_id_that_two_rows_may_have_is_refused,
     a_raw_connection_of_another_dialect_names_both,
 }
 
@@ -225,6 +226,35 @@ async fn a_model_without_a_column_that_has_to_be_filled_can_be_read_and_updated(
     assert_eq!(deleted.version(), 2);
     let problem = problems_of_executor::<Envelope>(&db.databases).await;
     assert!(problem.contains("Envelope") && problem.contains("`note`"), "{problem}");
+}
+
+async fn an_id_that_two_rows_may_have_is_refused(db: &TestDatabase) {
+    let id = match db.dialect {
+        Dialect::Postgres | Dialect::MariaDb => "uuid",
+        Dialect::Sqlite | Dialect::MySql => "char(36)",
+    };
+    let columns = "state varchar(24) NOT NULL, version bigint NOT NULL, note varchar(20) UNIQUE";
+    db.execute(&format!("CREATE TABLE parcels (id {id} NOT NULL, {columns})")).await;
+    let refused = async || {
+        let error = db.databases.check::<Envelope>().await.unwrap_err().to_string();
+        assert!(error.contains("`id` is in no primary key and no unique index"), "{error}");
+    };
+    refused().await;
+    db.execute("CREATE INDEX parcels_by_id ON parcels (id)").await;
+    refused().await;
+    if db.dialect == Dialect::Postgres {
+        let twice: Id<Envelope> = Id::new();
+        let row = format!("('{twice}', 'ACTIVE', 1)");
+        db.execute(&format!("INSERT INTO parcels (id, state, version) VALUES {row}, {row}")).await;
+        let unique = "CREATE UNIQUE INDEX CONCURRENTLY parcels_by_one_id ON parcels (id)";
+        db.connect().await.try_execute(unique).await.unwrap_err();
+        // It is there, and compares new rows. What was there has one id twice.
+        refused().await;
+        db.execute("DROP INDEX parcels_by_one_id").await;
+        db.execute("DELETE FROM parcels").await;
+    }
+    db.execute("CREATE UNIQUE INDEX parcels_by_one_id ON parcels (id)").await;
+    db.databases.check::<Envelope>().await.unwrap();
 }
 
 /// The check of one model must not count for another model of the same table.

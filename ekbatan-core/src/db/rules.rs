@@ -39,6 +39,8 @@ pub(crate) struct Rules {
     pub(crate) refers: bool,
     /// Whether a write may change more than it says: the table has triggers, or is a view.
     pub(crate) reacts: bool,
+    /// Whether a unique key contains the id.
+    pub(crate) has_unique_id: bool,
 }
 
 impl Rules {
@@ -74,8 +76,10 @@ impl Rules {
             Rule::Columns(columns) => watch(&mut self.watched, &|name| is_listed(&columns, name)),
             Rule::Expression(sql) => watch(&mut self.watched, &|name| mentions(&sql, name)),
             Rule::Row => watch(&mut self.watched, &|_| true),
-            // No two rows have the same id.
-            Rule::Comparison(columns) if is_listed(&columns, table.columns[0].name) => {}
+            // No two rows have the same id, so it compares no others.
+            Rule::Comparison(columns) if is_listed(&columns, table.columns[0].name) => {
+                self.has_unique_id = true;
+            }
             Rule::Comparison(columns) => {
                 self.compares_rows = true;
                 watch(&mut self.watched, &|name| is_listed(&columns, name));
@@ -135,6 +139,7 @@ mod tests {
             Rules::of(&WALLETS, vec![Rule::Comparison(columns)])
         };
         assert!(!key(&["id"]).compares_rows && !key(&["balance", "id"]).compares_rows);
-        assert!(key(&["balance"]).compares_rows);
+        assert!(key(&["id"]).has_unique_id && key(&["balance", "id"]).has_unique_id);
+        assert!(key(&["balance"]).compares_rows && !key(&["balance"]).has_unique_id);
     }
 }

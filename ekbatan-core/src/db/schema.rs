@@ -208,6 +208,7 @@ impl TableInfo {
                 )),
             }
         }
+        problems.extend(repeatable_id(table, &found, &rules));
         let unfilled = unfilled(table, &found);
         if problems.is_empty() {
             let (by_id, by_ids) = (OnceLock::new(), OnceLock::new());
@@ -250,6 +251,19 @@ fn unexpected_null(table: &Table, wanted: &ColumnDef, column: &ColumnInfo) -> Op
         "column `{}` can be NULL, but its field of type {} is no Option; {way_out}",
         wanted.name,
         wanted.ty.name()
+    ))
+}
+
+/// The problem of an id that two rows may have. A view has no keys of its own.
+fn repeatable_id(table: &Table, found: &[ColumnInfo], rules: &Rules) -> Option<String> {
+    let id = found.iter().find(|column| column.name == table.columns[0].name)?;
+    if rules.has_unique_id || id.nulls == Nulls::Unknown {
+        return None;
+    }
+    Some(format!(
+        "column `{}` is in no primary key and no unique index, so two rows may have one id, and each read \
+         looks at the whole table; add one of them",
+        id.name
     ))
 }
 

@@ -9,7 +9,8 @@ use crate::db::{DbError, Rule, Rules, Syntax};
 use crate::domain::Table;
 
 /// Each row is a rule: its kind, the columns that it names, and its SQL. The columns are null if
-/// the rule looks at more than columns.
+/// the rule looks at more than columns, or is an index whose creation has failed: that one compares new rows,
+/// but earlier ones may be equal.
 const RULES: &str = "
 WITH t AS (SELECT oid, relkind, relispartition, relrowsecurity, relhassubclass FROM pg_class WHERE oid = to_regclass($1)),
 a AS (SELECT a.* FROM pg_attribute a JOIN t ON a.attrelid = t.oid WHERE a.attnum > 0 AND NOT a.attisdropped)
@@ -28,7 +29,7 @@ UNION ALL SELECT CASE WHEN c.confupdtype IN ('a', 'r') THEN 'referred' ELSE 'cas
     (SELECT array_agg(a.attname::text) FROM a WHERE a.attnum = ANY (c.confkey)), NULL
     FROM t JOIN pg_constraint c ON c.confrelid = t.oid WHERE c.contype = 'f'
 UNION ALL SELECT CASE WHEN i.indisunique THEN 'compares' ELSE 'expression' END,
-    CASE WHEN i.indisunique AND i.indpred IS NULL AND i.indexprs IS NULL THEN
+    CASE WHEN i.indisunique AND i.indisvalid AND i.indpred IS NULL AND i.indexprs IS NULL THEN
         (SELECT array_agg(a.attname::text) FROM a WHERE a.attnum = ANY (i.indkey)) END,
     pg_get_indexdef(i.indexrelid)
     FROM t JOIN pg_index i ON i.indrelid = t.oid
