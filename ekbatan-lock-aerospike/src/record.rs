@@ -112,7 +112,15 @@ pub(crate) fn take(key: &str, request: &GrantRequest, process: Uuid) -> Vec<Oper
     vec![
         write("t", cond(vec![again(), number("t"), next_token()])),
         write("s", cond(vec![again(), number("s"), now()])),
-        write("u", in_time(request.term)),
+        // A try that comes once more, after its lease was extended, must not shorten the term.
+        write(
+            "u",
+            cond(vec![
+                again(),
+                max(vec![number("u"), in_time(request.term)]),
+                in_time(request.term),
+            ]),
+        ),
         put_text("o", request.owner.to_string()),
         put_text("h", &request.holder),
         put_text("k", key),

@@ -122,6 +122,8 @@ fn by_outcome(mine: Bson, pass: Bson, again: Bson, otherwise: &str) -> Document 
 pub(crate) fn take(request: &GrantRequest) -> Vec<Bson> {
     let (owner, holder) = (text(&request.owner.to_string()), text(&request.holder));
     let (term, confirm) = (in_time(request.term), in_time(CONFIRM));
+    // A try that comes once more, after its lease was extended, must not shorten the term.
+    let longer = doc! { "$max": ["$until", term.clone()] };
     let is_served = doc! { "$in": ["$outcome", ["mine", "again"]] };
     let others = doc! { "$cond": [
         { "$eq": ["$outcome", "pass"] }, other_waiters(), "$waiters",
@@ -136,7 +138,7 @@ pub(crate) fn take(request: &GrantRequest) -> Vec<Bson> {
             "holder": by_outcome(holder.clone(), first_waiter("h"), holder.clone(), "$holder"),
             "token": by_outcome(next_token(), next_token(), field("$token"), "$token"),
             "since": by_outcome(now(), now(), field("$since"), "$since"),
-            "until": by_outcome(term.clone(), confirm, term, "$until"),
+            "until": by_outcome(term, confirm, longer.into(), "$until"),
             "waiters": { "$cond": [is_served, waiters_without(&owner), others] },
         }),
     ];

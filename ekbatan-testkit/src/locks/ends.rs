@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use ekbatan_lock::{Grant, GrantExtension};
+use ekbatan_lock::{Grant, GrantExtension, GrantRequest};
 use uuid::Uuid;
 
 use super::{Failure, LONG, LockConformance, broke, ensure, new_key};
@@ -66,6 +66,20 @@ impl LockConformance {
         tokio::time::sleep(SHORT + ROUNDING).await;
         self.ensure_taken(&key).await.map_err(|why| {
             format!("after an extension by {SHORT:?} of a term of {LONG:?}: {why}")
+        })?;
+        self.give_back(&self.one, &key, &grant).await
+    }
+
+    /// A caller without an answer sends its request once more. By the time that the server gets the first one,
+    /// the lease may have been extended.
+    pub(super) async fn a_try_that_comes_late_shortens_nothing(&self) -> Result<(), Failure> {
+        let key = new_key("late try");
+        let grant = self.take(&self.one, &key, LONG).await?;
+        let again = GrantRequest::new(grant.owner, "the conformance suite", SHORT);
+        self.one.try_grant(&key, &again).await.map_err(broke("try_grant"))?;
+        tokio::time::sleep(SHORT + ROUNDING).await;
+        self.ensure_taken(&key).await.map_err(|why| {
+            format!("after a try of its owner for {SHORT:?}, with a term of {LONG:?}: {why}")
         })?;
         self.give_back(&self.one, &key, &grant).await
     }

@@ -128,8 +128,8 @@ impl LockConformance {
         self
     }
 
-    /// The same suite, for a backend whose server refuses an extension that arrives after a later one. So
-    /// [`extend`](LockBackend::extend) may shorten a term.
+    /// The same suite, for a backend whose server refuses a request that arrives after a later one. So
+    /// [`extend`](LockBackend::extend) and a repeated [`try_grant`](LockBackend::try_grant) may shorten a term.
     #[must_use]
     pub fn without_late_requests(mut self) -> Self {
         self.requests_come_late = false;
@@ -196,6 +196,8 @@ impl LockConformance {
             if self.requests_come_late {
                 let check = self.an_extension_that_comes_late_shortens_nothing();
                 checks.push(("an extension that comes late shortens nothing", Box::pin(check)));
+                let check = self.a_try_that_comes_late_shortens_nothing();
+                checks.push(("a try that comes late shortens nothing", Box::pin(check)));
             }
         }
         if self.hints {

@@ -24,6 +24,7 @@ enum Defect {
     EndsTermsEarly,
     ForgetsExtensions,
     ShortensTerms,
+    ShortensTermsOnceMore,
     NeverShortensTerms,
     HidesTheHolder,
     LosesGrants,
@@ -89,6 +90,10 @@ impl LockBackend for WrongBackend {
             Defect::IgnoresTerms => request.term *= 1_000_000,
             Defect::EndsTermsEarly => request.term /= 10,
             _ => {}
+        }
+        if self.has(Defect::ShortensTermsOnceMore) {
+            let again = Grant { owner: request.owner, token: 0 };
+            self.inner.set_term(key, &again, request.term).await?;
         }
         let attempt = self.inner.try_grant(key, &request).await?;
         Ok(match attempt {
@@ -242,6 +247,7 @@ async fn each_defect_is_named() {
         (Defect::EndsTermsEarly, "a term ends"),
         (Defect::ForgetsExtensions, "a term is extended"),
         (Defect::ShortensTerms, "an extension that comes late shortens nothing"),
+        (Defect::ShortensTermsOnceMore, "a try that comes late shortens nothing"),
         (Defect::NeverShortensTerms, "a term is shortened"),
         (Defect::HidesTheHolder, "the holder is known"),
         (Defect::LosesGrants, "a grant is not lost by itself"),
