@@ -159,7 +159,7 @@ impl Retention {
 
     /// Deletes events that were written longer ago than this and that no handler needs, and rows of
     /// actions without events. The column `delivered` does not count: a reader of yours has to be
-    /// done by then. Only as long as there is no handler at all, events that are not `delivered`
+    /// done by then. Only as long as there is no handler of events, events that are not `delivered`
     /// stay.
     ///
     /// A handler that is registered later gets the events that are still there.

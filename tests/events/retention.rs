@@ -236,6 +236,9 @@ async fn events_of_another_program_stay_until_they_are_handled(scene: &Scene) {
 }
 
 async fn without_handlers_only_what_is_delivered_goes(scene: &Scene) {
+    // An action wants calls, and no events.
+    let node = scene.node().action(PostEntry).start().await.unwrap();
+    node.drain(Duration::from_secs(30)).await;
     let wallet = scene.open_wallet().await;
     scene.deposit(wallet, 2).await;
     let foreign = Foreign { id: Uuid::now_v7(), wallet: Uuid::now_v7(), place: None };

@@ -88,12 +88,14 @@ fn spans(subscriptions: &Subscriptions, age: Duration, now: DateTime<Utc>) -> Ve
             spans.push(Span { generation, after, before: None, only_delivered });
         }
     };
-    if subscriptions.is_empty() {
+    // Then somebody else may read them.
+    let only_delivered = !subscriptions.want_events();
+    if only_delivered {
         add(None, None, true);
     }
     for of in 0..=generation {
         match subscriptions.missing(of, generation) {
-            Err(()) => add(Some(of), None, subscriptions.is_empty()),
+            Err(()) => add(Some(of), None, only_delivered),
             // A sweep gives deliveries to the later ones.
             Ok(Some(date)) => add(Some(of), Some(first_id(date - CLOCKS_APART)), false),
             Ok(None) => {}

@@ -197,6 +197,11 @@ impl Subscriptions {
         self.all.is_empty()
     }
 
+    /// Whether any handler wants events, and not only calls.
+    pub(super) fn want_events(&self) -> bool {
+        self.of_events().next().is_some()
+    }
+
     /// The generation from which on a handler has all of its subscriptions; `None` if it has none.
     pub fn since(&self, handler: &str) -> Option<i64> {
         self.of(handler).map(|subscriber| subscriber.since).max()
