@@ -53,10 +53,8 @@ impl KafkaBroker {
     /// The cluster at `kafka://HOST:9092`, or several servers of it, separated by commas. Connects when a
     /// node starts.
     pub fn new(url: impl AsRef<str>) -> Self {
-        let (servers, address_has_login) = Settings::servers(url.as_ref());
         let settings = Settings {
-            servers,
-            address_has_login,
+            servers: Settings::servers(url.as_ref()),
             login: None,
             tls: false,
             root_certificate: None,
@@ -261,7 +259,7 @@ impl Sendable<'_> {
 
 impl Broker for KafkaBroker {
     fn describe(&self) -> String {
-        format!("Kafka at {}", self.settings.servers)
+        format!("Kafka at {}", self.settings.shown())
     }
 
     fn keeps_order_in_batch(&self) -> bool {

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
+use ekbatan_relay::__private::ends_in_password;
 use krafka::Kafka;
 use krafka::auth::{AuthConfig, TlsConfig};
 
@@ -23,9 +24,8 @@ pub enum KafkaLogin {
 /// The settings of a broker.
 #[derive(Clone)]
 pub(crate) struct Settings {
-    pub(crate) servers: String,
-    /// Whether the address has a login. It would be printed with the address, so it is not read there.
-    pub(crate) address_has_login: bool,
+    /// The servers, or why the address cannot be used. It may contain a password then, so it is not kept.
+    pub(crate) servers: Result<String, &'static str>,
     pub(crate) login: Option<(KafkaLogin, String, String)>,
     pub(crate) tls: bool,
     pub(crate) root_certificate: Option<PathBuf>,
@@ -36,26 +36,36 @@ pub(crate) struct Settings {
 impl Settings {
     /// Fails if a setting cannot work.
     pub(crate) fn check(&self) -> Result<(), KafkaError> {
-        let refuse = |setting, why: String| Err(KafkaError::Setting { setting, why });
-        if self.address_has_login {
-            let why =
-                "has a login, which is not read there; give `username` and `password` beside it";
-            return refuse("url", why.into());
-        }
+        self.bootstrap_servers()?;
         if self.most_bytes == 0 {
-            return refuse("most_bytes", "is 0, so nothing could be sent; give at least 1".into());
+            return Err(refused("most_bytes", "is 0, so nothing could be sent; give at least 1"));
         }
         Ok(())
     }
 
-    /// Reads `kafka://HOST:PORT,HOST:PORT`; the scheme may be missing. Returns the servers, and whether
-    /// there is a login before them.
-    pub(crate) fn servers(url: &str) -> (String, bool) {
+    /// Reads `kafka://HOST:PORT,HOST:PORT`; the scheme may be missing.
+    pub(crate) fn servers(url: &str) -> Result<String, &'static str> {
         let servers = url.trim_start_matches("kafka://").trim_end_matches('/');
-        match servers.rsplit_once('@') {
-            Some((_login, servers)) => (servers.to_owned(), true),
-            None => (servers.to_owned(), false),
+        if servers.contains('@') {
+            return Err(
+                "has a login, which is not read there; give `username` and `password` beside it",
+            );
         }
+        if servers.split(',').any(|server| ends_in_password(server.trim())) {
+            return Err(
+                "has a server whose port is no number; write `kafka://HOST:PORT,HOST:PORT`",
+            );
+        }
+        Ok(servers.to_owned())
+    }
+
+    fn bootstrap_servers(&self) -> Result<&str, KafkaError> {
+        self.servers.as_deref().map_err(|why| refused("url", why))
+    }
+
+    /// The servers, unless the address may contain a password.
+    pub(crate) fn shown(&self) -> &str {
+        self.servers.as_deref().unwrap_or("(not shown)")
     }
 
     fn auth(&self) -> AuthConfig {
@@ -80,7 +90,7 @@ impl Settings {
     }
 
     pub(crate) async fn connect(&self) -> Result<Kafka, KafkaError> {
-        let connecting = Kafka::builder(self.servers.clone())
+        let connecting = Kafka::builder(self.bootstrap_servers()?)
             .client_id("ekbatan")
             .security(self.auth())
             .request_timeout(self.ack_timeout / 2)
@@ -93,14 +103,17 @@ impl Settings {
     }
 }
 
+fn refused(setting: &'static str, why: &str) -> KafkaError {
+    KafkaError::Setting { setting, why: why.to_owned() }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn settings() -> Settings {
         Settings {
-            servers: "a:9092".to_owned(),
-            address_has_login: false,
+            servers: Ok("a:9092".to_owned()),
             login: None,
             tls: false,
             root_certificate: None,
@@ -109,15 +122,35 @@ mod tests {
         }
     }
 
+    fn refusal(url: &str) -> String {
+        let settings = Settings { servers: Settings::servers(url), ..settings() };
+        format!("{} {}", settings.check().unwrap_err(), settings.shown())
+    }
+
+    #[test]
+    fn servers_are_read_from_an_address() {
+        for url in ["kafka://a:9092,b:9092/", "a:9092,b:9092"] {
+            assert_eq!(Settings::servers(url), Ok("a:9092,b:9092".to_owned()));
+        }
+        assert_eq!(Settings::servers("kafka://[::1]:9092"), Ok("[::1]:9092".to_owned()));
+    }
+
     #[test]
     fn a_login_in_the_address_is_refused_and_not_shown() {
-        assert_eq!(Settings::servers("kafka://a:9092,b:9092/"), ("a:9092,b:9092".into(), false));
-        let url = "kafka://me:se,c@ret@a:9092";
-        assert_eq!(Settings::servers(url), ("a:9092".to_owned(), true));
-        let (servers, address_has_login) = Settings::servers(url);
-        let settings = Settings { servers, address_has_login, ..settings() };
-        let refused = settings.check().unwrap_err().to_string();
-        assert!(refused.contains("`url` has a login") && !refused.contains("ret"), "{refused}");
+        for url in ["kafka://me:se,c@ret@a:9092", "kafka://me:se,c@ret"] {
+            let refused = refusal(url);
+            assert!(refused.starts_with("`url` has a login"), "{refused}");
+            assert!(!refused.contains("ret") && refused.ends_with("(not shown)"), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_password_in_the_place_of_the_port_is_refused_and_not_shown() {
+        for url in ["kafka://me:secret", "me:secret", "kafka://a:9092,me:secret/"] {
+            let refused = refusal(url);
+            assert!(refused.starts_with("`url` has a server whose port is no number"), "{refused}");
+            assert!(!refused.contains("secret") && refused.ends_with("(not shown)"), "{refused}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use std::time::Duration;
 
+use ekbatan_relay::__private::ends_in_password;
 use lapin::tcp::OwnedTLSConfig;
 use lapin::uri::AMQPUri;
 
@@ -80,14 +81,6 @@ impl Settings {
         let cert_chain = self.root_certificate.as_ref().map(read).transpose()?;
         Ok(OwnedTLSConfig { identity: None, cert_chain })
     }
-}
-
-/// Whether a password may stand in the place of the port, because the `@HOST` behind it is missing.
-fn ends_in_password(rest: &str) -> bool {
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or(rest);
-    let host = authority.strip_prefix('[').and_then(|host| host.split_once(']'));
-    let behind_address = host.map_or(authority, |(_address, port)| port);
-    behind_address.rsplit_once(':').is_some_and(|(_, port)| port.parse::<u16>().is_err())
 }
 
 /// The address of IPv6 between the brackets of `amqp://USER:PASSWORD@[ADDRESS]:PORT/..`.

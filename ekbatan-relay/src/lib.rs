@@ -6,11 +6,12 @@
 //! acknowledged the message. This crate says what becomes of an event on its way: its topic, its key and
 //! headers, the order of its model, and what the broker's answer means.
 //!
-//! The files from bottom to top: `message`, `broker`, the contract of brokers; `in_order`, which
+//! The files from bottom to top: `address`; `message`, `broker`, the contract of brokers; `in_order`, which
 //! hands messages over one after another where the order needs it; `in_process`, a broker; `error`; `relay`.
 #![forbid(unsafe_code)]
 #![warn(missing_debug_implementations, missing_docs)]
 
+mod address;
 mod broker;
 mod error;
 mod in_order;
@@ -25,3 +26,9 @@ pub use error::ConfiguredRelayError;
 pub use in_process::{InProcessBroker, InProcessMessage, InProcessSubscription};
 pub use message::{OutgoingMessage, header};
 pub use relay::Relay;
+
+/// What the crates of brokers share. It may change in any release.
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::address::ends_in_password;
+}

@@ -103,6 +103,7 @@ pub const TABLE: [RoomList; 13] = [
     ] },
     // A broker knows no events, only messages.
     RoomList { of_crate: "ekbatan-relay", folder: "", rooms: &[
+        room(&["address"], &[]),
         rooms("contract", &["message", "broker", "error"], &[]),
         room(&["in_order"], &["contract"]),
         room(&["in_process"], &["contract"]),
