@@ -50,11 +50,12 @@ pub struct NatsBroker {
 
 impl NatsBroker {
     /// A stream of the server at `nats://HOST:PORT`, or `tls://HOST:PORT` for encryption. Several servers
-    /// of a cluster are separated by commas. Connects when a node starts.
+    /// of a cluster are separated by commas. A login may stand before a host: `USER:PASSWORD@` or `TOKEN@`, with
+    /// percent-escapes such as `%40`. Connects when a node starts.
     pub fn new(url: impl Into<String>, stream: impl Into<String>) -> Self {
         let settings = Settings {
             url: url.into(),
-            login: Login::ByAddress,
+            login: None,
             root_certificate: None,
             requires_tls: false,
             stream: stream.into(),
@@ -105,14 +106,15 @@ impl NatsBroker {
     /// Logs in by a name and a password.
     #[must_use]
     pub fn login(mut self, user: impl Into<String>, password: impl Into<String>) -> Self {
-        self.settings.login = Login::Password { user: user.into(), password: password.into() };
+        self.settings.login =
+            Some(Login::Password { user: user.into(), password: password.into() });
         self
     }
 
     /// Logs in by a file of credentials (`.creds`).
     #[must_use]
     pub fn credentials_file(mut self, file: impl Into<PathBuf>) -> Self {
-        self.settings.login = Login::CredentialsFile(file.into());
+        self.settings.login = Some(Login::CredentialsFile(file.into()));
         self
     }
 

@@ -9,6 +9,11 @@ pub enum NatsError {
     /// No server answers at the address.
     #[error("no connection: {0}")]
     Connect(#[source] async_nats::ConnectError),
+    /// The servers of the address have different logins.
+    #[error(
+        "the servers of the address have different logins; write the same one before each, or one by `login` (`username` and `password` in YAML)"
+    )]
+    SeveralLogins,
     /// A file of the login or of certificates cannot be read.
     #[error("the file `{file}` cannot be read: {source}")]
     #[non_exhaustive]

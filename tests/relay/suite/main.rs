@@ -74,6 +74,7 @@ mod fences;
 mod in_process_broker;
 #[cfg(feature = "kafka")]
 mod kafka;
+mod nats;
 mod order;
 #[cfg(feature = "rabbitmq")]
 mod rabbitmq;
