@@ -1,6 +1,7 @@
 //! Keeps a node alive, and takes over from those that are not.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
+use std::time::Duration;
 
 use chrono::{DateTime, TimeDelta, Utc};
 use ekbatan_core::domain::Stored;
@@ -102,11 +103,14 @@ impl Heart {
         // What could not be taken from others at the last look, such as because a row was locked.
         let mut stuck = HashSet::new();
         loop {
-            tokio::time::sleep(self.settings.lease / 5).await;
-            let Some(own) = *self.identity.borrow() else { continue };
-            if let Err(error) = self.look_around(own, &mut others, &mut stuck).await {
+            let own = *self.identity.borrow();
+            if let Some(own) = own
+                && let Err(error) = self.look_around(own, &mut others, &mut stuck).await
+            {
                 tracing::debug!(%error, "the other nodes could not be looked at; trying again");
             }
+            // Their leases may be shorter.
+            tokio::time::sleep(others.shortest_lease().min(self.settings.lease) / 5).await;
         }
     }
 
@@ -188,23 +192,21 @@ impl Heart {
     async fn settle(
         &self,
         run: &Stored<RunRow>,
-        living: &HashSet<Uuid>,
+        living: &HashMap<Uuid, Duration>,
         now: DateTime<Utc>,
         stuck: &mut HashSet<Uuid>,
     ) {
-        let lease = self.settings.lease;
-        let grace = TimeDelta::from_std(lease).unwrap_or_default();
-        let is_overdue = run.deadline.is_some_and(|deadline| now - deadline > grace);
         let settling = async {
-            if !living.contains(&run.node) {
-                self.store.take_over(run).await.map(drop)
-            } else if is_overdue {
-                self.end_overdue(run).await
-            } else {
-                Ok(())
+            let Some(lease) = living.get(&run.node) else {
+                return self.store.take_over(run).await.map(drop);
+            };
+            let grace = TimeDelta::from_std(*lease).unwrap_or_default();
+            if run.deadline.is_some_and(|deadline| now - deadline > grace) {
+                self.end_overdue(run).await?;
             }
+            Ok(())
         };
-        if let Err(error) = failure::within(lease, settling).await {
+        if let Err(error) = failure::within(self.settings.lease, settling).await {
             tracing::warn!(job = %run.job, run = %run.id, error, "a run could not be taken from its node; trying again");
             stuck.insert(run.id.uuid());
         }

@@ -4,7 +4,7 @@
 //! as the lease in the row, it deletes the row, unless it is renewed in the same moment. So no two
 //! clocks are compared. Each process is a node of its own, also if several have one name.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::time::Duration;
 
 use ekbatan_core::domain::{Id, New, Stored};
@@ -14,6 +14,7 @@ use uuid::Uuid;
 
 use crate::error::JobsError;
 use crate::rows::{NodeRow, NodeState};
+use crate::settings::SHORTEST_LEASE;
 use crate::store::Store;
 
 /// A node.
@@ -27,6 +28,7 @@ pub(crate) struct OtherNodes {
     nodes: Repository<NodeRow>,
     /// The versions of the nodes, and since when they are the same.
     seen: HashMap<Uuid, (i64, Instant)>,
+    shortest_lease: Duration,
 }
 
 impl Membership {
@@ -87,20 +89,28 @@ impl Membership {
 
 impl OtherNodes {
     pub(crate) fn new(store: &Store) -> Self {
-        Self { nodes: store.nodes.clone(), seen: HashMap::new() }
+        let nodes = store.nodes.clone();
+        Self { nodes, seen: HashMap::new(), shortest_lease: Duration::MAX }
     }
 
-    /// The nodes that are there, and those of them that have not renewed their rows for their lease.
+    /// The shortest lease of the nodes that were there at the last look.
+    pub(crate) fn shortest_lease(&self) -> Duration {
+        self.shortest_lease
+    }
+
+    /// The leases of the nodes that are there, and the nodes that have not renewed their rows for as long.
     pub(crate) async fn look(
         &mut self,
         own: Uuid,
-    ) -> Result<(HashSet<Uuid>, Vec<Stored<NodeRow>>), JobsError> {
+    ) -> Result<(HashMap<Uuid, Duration>, Vec<Stored<NodeRow>>), JobsError> {
         let asked = Instant::now();
         let mut nodes = self.nodes.find_all().await?;
         // The answer may have taken long. A version counts from when it was surely there.
         let read = Instant::now();
-        let living: HashSet<_> = nodes.iter().map(|node| node.id.uuid()).collect();
-        self.seen.retain(|id, _| living.contains(id));
+        let leases: HashMap<_, _> =
+            nodes.iter().map(|node| (node.id.uuid(), lease_of(node))).collect();
+        self.shortest_lease = leases.values().copied().min().unwrap_or(Duration::MAX);
+        self.seen.retain(|id, _| leases.contains_key(id));
         nodes.retain(|node| {
             let version = node.version();
             let (seen, since) = self.seen.entry(node.id.uuid()).or_insert((version, read));
@@ -109,7 +119,7 @@ impl OtherNodes {
             }
             node.id.uuid() != own && asked.saturating_duration_since(*since) >= lease_of(node)
         });
-        Ok((living, nodes))
+        Ok((leases, nodes))
     }
 
     /// Deletes a node. It fails if the node was renewed meanwhile.
@@ -121,5 +131,5 @@ impl OtherNodes {
 }
 
 fn lease_of(node: &NodeRow) -> Duration {
-    Duration::from_millis(node.lease.max(0).unsigned_abs())
+    Duration::from_millis(node.lease.max(0).unsigned_abs()).max(SHORTEST_LEASE)
 }

@@ -31,7 +31,8 @@ pub enum Misfire {
     CatchUp(u32),
     /// One run, for the last one of them, unless it has been due for longer than this.
     Skip {
-        /// How late a run may begin; at least 100 ms.
+        /// How late a run may begin; at least 100 ms. Once a node has taken it, it is run, also if another one has to
+        /// begin it again.
         grace: Duration,
     },
 }
@@ -96,6 +97,11 @@ impl Misfire {
         run.retain(|slot| self.may_begin(*slot, now));
         let omitted = omit(schedule, first, run.first().copied(), now);
         Decision { run, omitted, next: schedule.next_after(now) }
+    }
+
+    /// Whether a slot is not run once it has been due for too long.
+    pub(crate) fn skips_what_is_late(self) -> bool {
+        matches!(self, Misfire::Skip { .. })
     }
 
     fn may_begin(self, slot: DateTime<Utc>, now: DateTime<Utc>) -> bool {

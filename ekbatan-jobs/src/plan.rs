@@ -19,6 +19,8 @@ pub(crate) struct Known<'a> {
     pub(crate) last_ended: &'a [&'a RunRow],
     /// The time of the database, read before the rows.
     pub(crate) now: DateTime<Utc>,
+    /// Whether this node can start a run at once.
+    pub(crate) has_place: bool,
 }
 
 /// What is to be done next with a job.
@@ -44,8 +46,9 @@ impl Known<'_> {
         };
         let waiting = active.iter().enumerate().filter(|(_, run)| may_start(run));
         let first = waiting.min_by_key(|(_, run)| (run.slot, run.id.uuid()));
-        if let Some((at, _)) = first.filter(|_| !(one_at_a_time && is_running)) {
-            return match held_until {
+        if let Some((at, run)) = first.filter(|_| !(one_at_a_time && is_running)) {
+            // One that is begun again does not wait for itself.
+            return match held_until.filter(|_| run.started.is_none()) {
                 Some(earliest) => Step::Wait(Some(earliest)),
                 None => Step::Start(at),
             };
@@ -67,6 +70,10 @@ impl Known<'_> {
             return Step::Wait(held_until);
         }
         let decision = self.misfire.decide(self.schedule, slot, now);
+        // Until a run can begin, it is not too late to skip it.
+        if !self.has_place && !decision.run.is_empty() && self.misfire.skips_what_is_late() {
+            return Step::Wait(None);
+        }
         Step::Decide { decision, state: RunState::Missed }
     }
 
@@ -156,7 +163,8 @@ mod tests {
     fn step(job: &JobRow, runs: &[&RunRow], last_ended: &[&RunRow], now: &str) -> Step {
         let (schedule, misfire) = (job.schedule.parse().unwrap(), job.misfire.parse().unwrap());
         let (active, now) = (runs, at(now));
-        Known { job, schedule: &schedule, misfire, active, last_ended, now }.next_step()
+        Known { job, schedule: &schedule, misfire, active, last_ended, now, has_place: true }
+            .next_step()
     }
 
     fn run(job: &JobRow, slot: &str, state: RunState) -> RunRow {
@@ -261,7 +269,8 @@ mod tests {
         let due = |job: &JobRow, active: &[&RunRow], last_ended: &[&RunRow], now: &str| {
             let (schedule, misfire) = (hourly(), job.misfire.parse().unwrap());
             let now = at(now);
-            Known { job, schedule: &schedule, misfire, active, last_ended, now }.due_at_pause()
+            Known { job, schedule: &schedule, misfire, active, last_ended, now, has_place: true }
+                .due_at_pause()
         };
         let mut queue = job(JobOptions::default().overlap(Overlap::Queue));
         assert_eq!(due(&queue, &[], &[], "08:59:00"), None);
@@ -300,6 +309,38 @@ mod tests {
         let manual = RunRow::manual(&job, at("09:00:00"));
         assert_eq!(step(&job, &[&manual], &[], "09:00:00"), Step::Wait(Some(at("09:05:00"))));
         assert_eq!(step(&job, &[&manual], &[], "09:05:00"), Step::Start(0));
+    }
+
+    #[test]
+    fn at_least_does_not_hold_a_run_that_is_begun_again() {
+        let mut job = job(JobOptions::default().at_least(Duration::from_secs(600)));
+        job.last_started = Some(at("09:00:00"));
+        job.next_slot = Some(at("10:00:00"));
+        let given_back = run(&job, "09:00:00", RunState::Waiting);
+        assert_eq!(step(&job, &[&given_back], &[], "09:01:00"), Step::Start(0));
+    }
+
+    #[test]
+    fn a_grace_goes_on_until_a_node_has_a_place() {
+        let step = |misfire, now: &str, has_place| {
+            let job = job(JobOptions::default().misfire(misfire));
+            let (schedule, now) = (hourly(), at(now));
+            let known = Known {
+                job: &job,
+                schedule: &schedule,
+                misfire,
+                active: &[],
+                last_ended: &[],
+                now,
+                has_place,
+            };
+            known.next_step()
+        };
+        let skip = Misfire::Skip { grace: Duration::from_secs(300) };
+        assert_eq!(slots(step(skip, "09:01:00", true)), [at("09:00:00")]);
+        assert_eq!(step(skip, "09:01:00", false), Step::Wait(None));
+        assert!(slots(step(skip, "09:10:00", false)).is_empty(), "it is missed anyway");
+        assert_eq!(slots(step(Misfire::Coalesce, "09:10:00", false)), [at("09:00:00")]);
     }
 
     #[test]

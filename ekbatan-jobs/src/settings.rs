@@ -6,6 +6,9 @@ use ekbatan_core::config::JobsConfig;
 
 use crate::error::JobNodeStartError;
 
+/// The shortest lease.
+pub(crate) const SHORTEST_LEASE: Duration = Duration::from_secs(1);
+
 /// The longest lease, and the longest pause between two looks.
 const LONGEST: Duration = Duration::from_secs(24 * 60 * 60);
 
@@ -37,7 +40,7 @@ impl Settings {
         if name.len() > 255 {
             return refuse("name", format!("it has {} bytes; use at most 255", name.len()));
         }
-        if !(Duration::from_secs(1)..=LONGEST).contains(lease) {
+        if !(SHORTEST_LEASE..=LONGEST).contains(lease) {
             return refuse("lease", format!("{lease:?}; use 1 s to {LONGEST:?}"));
         }
         if poll.is_zero() || *poll > LONGEST {

@@ -30,6 +30,12 @@ const LAST_LOOK: Duration = Duration::from_secs(5);
 /// The time after which a run that was cut off is left to the next look: its row may be locked.
 const LONGEST_TAKEOVER: Duration = Duration::from_secs(5);
 
+/// The time after which a step with a job is left to the next look: its row may be locked.
+const LONGEST_STEP: Duration = Duration::from_secs(5);
+
+/// For how long no further step is tried with a job after one that failed, while others have steps.
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(20);
+
 /// How many runs a node that stops gives back side by side.
 const RELEASED_TOGETHER: usize = 64;
 
@@ -76,8 +82,8 @@ struct Work {
     identity: Option<Uuid>,
     /// Jobs whose stored row this release cannot read.
     unreadable: HashSet<String>,
-    /// Jobs with which the last step failed.
-    failing: HashSet<String>,
+    /// Jobs with which the last step failed, and when it began.
+    failing: HashMap<String, Instant>,
 }
 
 impl Worker {
@@ -178,13 +184,18 @@ impl Worker {
         // those with the most runs: they must not take all places.
         jobs.sort_by_key(|job| {
             let held = work.held.values().filter(|run| run.job == job.name).count();
-            (work.failing.contains(&job.name), held)
+            (work.failing.contains_key(&job.name), held)
         });
         for job in jobs {
             let of_job: Vec<_> = active.iter().filter(|run| run.job == job.name).collect();
+            let failed = work.failing.get(&job.name);
+            if has_changed && failed.is_some_and(|at| at.elapsed() < PAUSE_AFTER_FAILURE) {
+                continue;
+            }
             // Also if this look is given up before the step ends.
-            work.failing.insert(job.name.clone());
-            let stepped = self.take_step(work, &job, &of_job, node, now).await;
+            work.failing.insert(job.name.clone(), Instant::now());
+            let step = self.take_step(work, &job, &of_job, node, now);
+            let stepped = failure::within(LONGEST_STEP, step).await;
             if stepped.is_ok() {
                 work.failing.remove(&job.name);
             }
@@ -192,7 +203,7 @@ impl Worker {
                 Ok(Stepped::Waits(until)) => next = next.into_iter().chain(until).min(),
                 Ok(Stepped::Changed) => has_changed = true,
                 Err(error) => {
-                    tracing::warn!(job = %job.name, %error, "a job could not be looked at; trying again");
+                    tracing::warn!(job = %job.name, error, "a job could not be looked at; trying again");
                 }
             }
         }
@@ -280,7 +291,10 @@ impl Worker {
         let active: Vec<&RunRow> = runs.iter().map(|run| &***run).collect();
         let last_ended: Vec<&RunRow> = last_ended.iter().map(|run| &**run).collect();
         let (active, last_ended) = (&active[..], &last_ended[..]);
-        Ok(Known { job, schedule: &schedule, misfire, active, last_ended, now }.next_step())
+        let has_place =
+            work.held.len() < self.settings.concurrency && *self.stop.borrow() == Stop::No;
+        let known = Known { job, schedule: &schedule, misfire, active, last_ended, now, has_place };
+        Ok(known.next_step())
     }
 
     /// Waits for the runs, cancels those that go on, and gives them back.

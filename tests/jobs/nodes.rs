@@ -1,16 +1,18 @@
 //! Nodes that end, in order and not in order, and runs that do not end.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use ekbatan::jobs::{JobOptions, RunState};
+use ekbatan::jobs::{JobOptions, Misfire, Overlap, RunState};
 use ekbatan::prelude::*;
 use ekbatan_testkit::Proxy;
 use futures_util::FutureExt;
 use support::{Dialect, PlainConnection, ScratchDatabase, ThreadGate, until};
 use tokio::sync::{Notify, Semaphore};
 
-use crate::scene::{REPORT, Report, Scene, Scripted, Sweep, executor, node, rarely};
+use crate::scene::{
+    Archive, Digest, REPORT, Report, Scene, Scripted, Sweep, executor, node, rarely,
+};
 
 on_every_database! {
     a_run_whose_node_died_is_begun_again_by_another_one,
@@ -24,6 +26,7 @@ on_every_database! {
     a_panic_fails_its_own_run_only,
     a_run_that_panics_when_it_is_cancelled_gives_its_place_back,
     a_node_has_no_more_runs_than_it_may,
+    a_slot_with_a_grace_is_left_open_until_a_place_is_free,
     a_node_whose_last_renewal_got_no_answer_leaves_no_row_behind,
 }
 
@@ -36,6 +39,7 @@ mod rows {
         a_locked_row_of_a_dead_node_keeps_no_other_run_from_being_taken_over,
         a_locked_run_keeps_no_other_one_from_being_taken_over,
         a_locked_job_keeps_no_other_one_waiting,
+        a_locked_job_does_not_keep_what_becomes_due_waiting_for_long,
         a_node_whose_looks_take_longer_than_its_lease_takes_over,
     }
 }
@@ -44,6 +48,7 @@ mod rows {
 const LEASE: Duration = Duration::from_secs(1);
 /// A lease that a slow machine keeps, and after whose fifth a node looks around.
 const LONGER: Duration = Duration::from_secs(5);
+const HOUR: Duration = Duration::from_secs(3_600);
 
 async fn run_now(scene: &Scene) {
     scene.operations().run_now(REPORT, "alice", "a test").await.unwrap();
@@ -75,7 +80,8 @@ async fn a_run_whose_node_died_is_begun_again_by_another_one(scene: &Scene) {
     // As if its process was killed: nothing is given back.
     drop(dying);
     let other = scene.open_again(chrono::TimeDelta::zero()).await;
-    let _other = node(&other).lease(LONGER).job(rarely(), job.clone()).start().await.unwrap();
+    // Its own lease does not say for how long it waits.
+    let _other = node(&other).lease(HOUR).job(rarely(), job.clone()).start().await.unwrap();
     scene.until_in_state(REPORT, RunState::Done, 1).await;
     let seen = job.seen();
     assert!(seen.iter().all(|run| (run.id, run.slot) == (seen[0].id, seen[0].slot)), "{seen:?}");
@@ -122,6 +128,27 @@ async fn a_locked_job_keeps_no_other_one_waiting(scene: &Scene) {
     let node = node(&executor).job(rarely(), Report::idle()).job(rarely(), Sweep::idle());
     let _node = node.start().await.unwrap();
     scene.until_in_state("sweep", RunState::Done, 1).await;
+    locked.execute("COMMIT").await;
+    scene.until_in_state(REPORT, RunState::Done, 1).await;
+}
+
+async fn a_locked_job_does_not_keep_what_becomes_due_waiting_for_long(scene: &Scene) {
+    scene.store(Report::idle(), JobOptions::default()).await;
+    run_now(scene).await;
+    let mut locked = lock(scene, "jobs", "name = 'report'").await;
+    // Longer than a look at the jobs may take.
+    let patient = scene.scratch.config().connection_timeout(Duration::from_secs(100));
+    let executor = executor(&Databases::connect(&patient.into()).await.unwrap()).await;
+    let node = node(&executor).job(rarely(), Report::idle()).job(rarely(), Sweep::idle());
+    let _node = node.start().await.unwrap();
+    let began = Instant::now();
+    for ended in 1..=4 {
+        run_sweep_now(scene).await;
+        scene.until_in_state("sweep", RunState::Done, ended).await;
+    }
+    // A look that waits for the row as long as a look may last takes half a minute for each of them.
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(80), "four runs beside a locked job took {took:?}");
     locked.execute("COMMIT").await;
     scene.until_in_state(REPORT, RunState::Done, 1).await;
 }
@@ -197,7 +224,11 @@ async fn a_drained_node_gives_its_runs_back_without_counting_an_attempt(scene: &
             .boxed()
         })
     };
-    let draining = scene.node().job(rarely(), job.clone()).start().await.unwrap();
+    // The run is begun again at once: it is the same one.
+    let options = JobOptions::default().at_least(HOUR);
+    let start =
+        async || scene.node().job_with(rarely(), job.clone(), options.clone()).start().await;
+    let draining = start().await.unwrap();
     run_now(scene).await;
     until("it runs", async || job.seen().len() == 1).await;
     draining.drain(Duration::from_millis(10)).await;
@@ -205,7 +236,7 @@ async fn a_drained_node_gives_its_runs_back_without_counting_an_attempt(scene: &
     assert_eq!((run.state, run.attempts, run.node), (RunState::Waiting, 0, None));
     assert_eq!(scene.scratch.count(&scene.scratch.eventlog("job_nodes")).await, 0);
     open.add_permits(1);
-    let _node = scene.node().job(rarely(), job.clone()).start().await.unwrap();
+    let _node = start().await.unwrap();
     scene.until_in_state(REPORT, RunState::Done, 1).await;
     assert_eq!((job.seen()[1].attempt, scene.lines().await.len()), (1, 1));
 }
@@ -373,7 +404,7 @@ async fn a_node_has_no_more_runs_than_it_may(scene: &Scene) {
             .boxed()
         })
     };
-    let options = JobOptions::default().overlap(ekbatan::jobs::Overlap::Allow);
+    let options = JobOptions::default().overlap(Overlap::Allow);
     let node = scene.node().concurrency(1).job_with(rarely(), job.clone(), options);
     let _node = node.start().await.unwrap();
     run_now(scene).await;
@@ -387,8 +418,41 @@ async fn a_node_has_no_more_runs_than_it_may(scene: &Scene) {
     }
 }
 
+/// It may be too late for the run by then, or another node may have a place.
+async fn a_slot_with_a_grace_is_left_open_until_a_place_is_free(scene: &Scene) {
+    let open = Arc::new(Semaphore::new(0));
+    let job = {
+        let open = open.clone();
+        Report::new(move |_| {
+            let open = open.clone();
+            async move {
+                let _open = open.acquire().await?;
+                Ok(())
+            }
+            .boxed()
+        })
+    };
+    let grace = JobOptions::default().misfire(Misfire::Skip { grace: HOUR });
+    let node = scene.node().concurrency(1).job(rarely(), job.clone());
+    let node = node.job_with(rarely(), Sweep::idle(), grace);
+    let node = node.job(rarely(), Archive::idle()).job(rarely(), Digest::idle());
+    let _node = node.start().await.unwrap();
+    run_now(scene).await;
+    until("it runs", async || job.seen().len() == 1).await;
+    scene.set_next_slot("sweep", scene.now().await).await;
+    // Each look takes a step with each job. What decides on the second one comes after the look before.
+    for without_grace in ["archive", "digest"] {
+        scene.set_next_slot(without_grace, scene.now().await).await;
+        scene.until_in_state(without_grace, RunState::Waiting, 1).await;
+    }
+    assert_eq!(scene.history("sweep").await, []);
+    open.add_permits(1);
+    scene.until_in_state("sweep", RunState::Done, 1).await;
+    scene.until_in_state("archive", RunState::Done, 1).await;
+}
+
 async fn a_node_whose_last_renewal_got_no_answer_leaves_no_row_behind(scene: &Scene) {
-    let builder = scene.node().lease(Duration::from_secs(3_600));
+    let builder = scene.node().lease(HOUR);
     let node = builder.job(rarely(), Report::idle()).start().await.unwrap();
     let nodes = scene.scratch.eventlog("job_nodes");
     scene.scratch.execute(&format!("UPDATE {nodes} SET version = version + 1")).await;

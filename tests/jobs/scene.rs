@@ -92,6 +92,9 @@ pub struct Scripted<const N: u8> {
 pub type Report = Scripted<0>;
 /// Another job.
 pub type Sweep = Scripted<1>;
+/// Further ones.
+pub type Archive = Scripted<2>;
+pub type Digest = Scripted<3>;
 
 impl<const N: u8> Scripted<N> {
     pub fn new<W>(work: W) -> Self
@@ -132,7 +135,9 @@ pub fn write<'a>(ctx: &'a mut RunContext<'_>) -> BoxFuture<'a, Result<(), Failur
 impl<const N: u8> Job for Scripted<N> {
     const NAME: &'static str = match N {
         0 => REPORT,
-        _ => "sweep",
+        1 => "sweep",
+        2 => "archive",
+        _ => "digest",
     };
     type Error = Failure;
 

@@ -15,6 +15,7 @@ on_every_database! {
     a_run_that_fails_is_not_given_up_before_the_next_slot,
     what_is_not_set_keeps_the_defaults_of_windows,
     a_barrier_that_leaves_no_time_is_refused,
+    a_late_check_that_no_date_can_hold_is_refused,
 }
 
 const YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
@@ -69,4 +70,12 @@ async fn a_barrier_that_leaves_no_time_is_refused(dialect: Dialect) {
     let windows = windows.handler_options(|options| options.timeout(minutes(11)));
     let node = windows.add_handlers(Node::builder(&scene.executor)).start().await.unwrap();
     node.drain(Duration::ZERO).await;
+}
+
+async fn a_late_check_that_no_date_can_hold_is_refused(dialect: Dialect) {
+    let scene = Scene::start(dialect).await;
+    let series = Entries { late_check: Some(Duration::MAX), ..Entries::default() };
+    let node = Windows::new(series).add_handlers(Node::builder(&scene.executor));
+    let refused = node.start().await.err().unwrap().to_string();
+    assert!(refused.contains("`late_check`") && refused.contains("hundred years"), "{refused}");
 }

@@ -1,6 +1,6 @@
 //! What a shard stores of the calls for later that an action enqueues and cancels.
 //!
-//! Invariant: of the calls with one unique key at most one waits, and calls with one key in turn
+//! Invariant: no call is added while the last one with its unique key waits, and calls with one key in turn
 //! have growing versions. Whoever enqueues one changes the row of the key at the version that was
 //! read, so of two that do so at once, the second reads it again.
 

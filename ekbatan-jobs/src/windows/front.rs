@@ -84,9 +84,9 @@ impl<S: WindowSeries> Windows<S> {
 
     /// Changes how the handler runs, from its defaults: `.handler_options(|options| options.concurrency(4))`.
     ///
-    /// By default a run has ten minutes for a window; the other defaults are those of all handlers. A run
-    /// that is given up goes on at its chunk; only the barrier begins anew. So a node does not start
-    /// unless the `timeout` is longer than the [longest barrier](Self::longest_barrier).
+    /// By default a run has ten minutes for a window; the other defaults are those of [`HandlerOptions`], whatever the
+    /// configuration says. A run that is given up goes on at its chunk; only the barrier begins anew. So a node does
+    /// not start unless the `timeout` is longer than the [longest barrier](Self::longest_barrier).
     #[must_use]
     pub fn handler_options(
         mut self,
@@ -118,6 +118,10 @@ impl<S: WindowSeries> Windows<S> {
         let finish = FinishWindows { series, longest_barrier: barrier };
         let options = self.handler.clone().only(["WindowClosing"]);
         let node = node.handler_with(finish, options).action(RefuseLate(self.series.clone()));
+        if let Some(after) = self.series.late_check().filter(|after| *after > span::LONGEST) {
+            let why = format!("{after:?}; use at most a hundred years, or `None`");
+            return node.refuse_option(S::NAME, "late_check", why);
+        }
         if timeout > barrier {
             return node;
         }

@@ -64,7 +64,7 @@ pub trait WindowSeries: Send + Sync + 'static {
     /// Takes the next rows of a window into a batch.
     type Batch: Action<Params = WindowChunk, Output = ChunkOutcome>;
 
-    /// Refuses rows that came into a window after it was closed.
+    /// Refuses rows that came into a window after it was closed. Each series needs an action of its own.
     type Refuse: Action<Params = OfWindow>;
 
     /// The action that batches. It takes rows that are in no batch, as many as are to be in one, and
