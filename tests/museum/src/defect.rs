@@ -15,7 +15,7 @@ pub struct Defect {
     pub breaks: String,
     /// The edits that bring it back.
     pub edits: Vec<Edit>,
-    /// The suite of the test: a folder of `tests`, or `lib:` and the name of a crate. The suite of a
+    /// The suite of the test: a folder of `tests`, `cli`, or `lib:` and the name of a crate. The suite of a
     /// store or of a broker, which needs its feature and its server, is `locks with mongodb` or `relay with kafka`.
     pub suite: String,
     /// Selects the tests; at least one of them fails, see [`Defect::is_caught_by`].
@@ -139,6 +139,7 @@ impl Defect {
         match self.suite.strip_prefix("lib:") {
             Some("ekbatan") => repository.join("src"),
             Some(package) => repository.join(package).join("src"),
+            None if self.suite == "cli" => repository.join("ekbatan-cli/tests/cli"),
             None => repository.join("tests").join(self.folder()),
         }
     }
