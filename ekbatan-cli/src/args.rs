@@ -11,16 +11,16 @@ use crate::failure::Failure;
 #[derive(Parser)]
 #[command(name = "ekbatan", version)]
 pub struct Arguments {
-    /// The application's configuration.
-    #[arg(long, value_name = "FILE", default_value = "config/ekbatan.yml", global = true)]
-    pub config: PathBuf,
+    /// The application's configuration. Default: config/ekbatan.yml.
+    #[arg(long, value_name = "FILE", global = true)]
+    pub config: Option<PathBuf>,
     /// The address of a database, instead of --config: sqlite:FILE, postgres://.., mysql://.. or
     /// mariadb://..
     #[arg(long, value_name = "URL", global = true)]
     pub database: Option<String>,
     /// With --database, on MySQL and MariaDB: the database with the framework's tables, if the
     /// application's configuration gives another `eventlog`.
-    #[arg(long, value_name = "NAME", global = true, requires = "database")]
+    #[arg(long, value_name = "NAME", global = true)]
     pub eventlog: Option<String>,
     /// Only this shard, such as 0/1. Default: all.
     #[arg(long, value_name = "GROUP/MEMBER", global = true)]

@@ -1,6 +1,6 @@
 //! The shards on which the program works.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use ekbatan::config::{DataSourceConfig, Dialect, EkbatanConfig, ShardingConfig};
 use ekbatan::domain::ShardIdentifier;
@@ -9,6 +9,9 @@ use ekbatan::jobs::JobOperations;
 use ekbatan::shard::{ConnectError, Databases, Shard};
 
 use crate::failure::Failure;
+
+/// The configuration unless an option names another one.
+const DEFAULT_FILE: &str = "config/ekbatan.yml";
 
 /// The shards that a command needs. Others may be down, so the program does not connect to them.
 pub enum Scope {
@@ -37,33 +40,32 @@ impl OnShard<'_> {
 
 impl Target {
     pub async fn open(
-        file: PathBuf,
+        file: Option<PathBuf>,
         database: Option<String>,
         eventlog: Option<String>,
         scope: Scope,
     ) -> Result<Self, Failure> {
-        let mut config = match database {
-            Some(url) if eventlog.is_some() && !has_eventlogs(&url) => {
+        // Not by `requires` and `conflicts_with` of clap, which look at one level of commands only.
+        let mut config = match (file, database, eventlog) {
+            (Some(file), Some(_), _) => {
+                let file = file.display();
+                return Err(Failure::usage(format!(
+                    "--config {file} and --database are both given; leave out one of them"
+                )));
+            }
+            (_, None, Some(name)) => {
+                return Err(Failure::usage(format!(
+                    "--eventlog {name} needs --database <URL>; a file says it with the key `eventlog`"
+                )));
+            }
+            (None, Some(url), Some(_)) if !has_eventlogs(&url) => {
                 return Err(Failure::usage(
                     "--eventlog is for MySQL and MariaDB; elsewhere the framework's tables are always in `eventlog`",
                 ));
             }
-            Some(url) => {
-                let database = DataSourceConfig::new(url);
-                match eventlog {
-                    Some(name) => database.eventlog(name).into(),
-                    None => database.into(),
-                }
-            }
-            None if !file.exists() => {
-                let file = file.display();
-                return Err(Failure::usage(format!(
-                    "there is no file {file}; name the application's configuration with --config, or a database with --database"
-                )));
-            }
-            None => {
-                EkbatanConfig::load(&file).map_err(|error| Failure::usage(error.to_string()))?
-            }
+            (None, Some(url), Some(name)) => DataSourceConfig::new(url).eventlog(name).into(),
+            (None, Some(url), None) => DataSourceConfig::new(url).into(),
+            (file, None, None) => load(&file.unwrap_or_else(|| PathBuf::from(DEFAULT_FILE)))?,
         };
         config.check().map_err(|error| Failure::usage(error.to_string()))?;
         match scope {
@@ -104,6 +106,16 @@ impl Target {
     pub async fn close(self) {
         self.databases.close().await;
     }
+}
+
+fn load(file: &Path) -> Result<EkbatanConfig, Failure> {
+    if !file.exists() {
+        let file = file.display();
+        return Err(Failure::usage(format!(
+            "there is no file {file}; name the application's configuration with --config, or a database with --database"
+        )));
+    }
+    EkbatanConfig::load(file).map_err(|error| Failure::usage(error.to_string()))
 }
 
 /// Whether a server at this address may have several event logs.

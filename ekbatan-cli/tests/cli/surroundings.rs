@@ -57,6 +57,29 @@ async fn a_terminal_gets_no_control_characters_of_a_stored_text() {
     assert!(unknown.contains("there are `mail [2J`"), "{unknown:?}");
 }
 
+#[tokio::test]
+async fn options_are_looked_at_together_wherever_they_stand() {
+    let folder = tempfile::tempdir().unwrap();
+    let status = ["events", "status"];
+    let config = ["--config", "wallet.yml"];
+    let [database, eventlog] = [["--database", "sqlite:wallet.db"], ["--eventlog", "wallet_log"]];
+    let twice = "--config wallet.yml and --database are both given; leave out one of them";
+    let on_sqlite = "--eventlog is for MySQL and MariaDB";
+    for (one, other, why) in [
+        (config, database, twice),
+        (database, config, twice),
+        (database, eventlog, on_sqlite),
+        (eventlog, database, on_sqlite),
+    ] {
+        for arguments in [[one, other, status].concat(), [one, status, other].concat()] {
+            let said = scene::run(&arguments, folder.path()).await.failed(2);
+            assert!(said.contains(why), "{arguments:?}: {said}");
+        }
+    }
+    let alone = scene::run(&[eventlog, status].concat(), folder.path()).await.failed(2);
+    assert!(alone.contains("--eventlog wallet_log needs --database <URL>"), "{alone}");
+}
+
 on_every_database! { only mysql: an_event_log_of_another_name_is_named }
 
 async fn an_event_log_of_another_name_is_named(scene: &Scene) {
@@ -65,6 +88,12 @@ async fn an_event_log_of_another_name_is_named(scene: &Scene) {
     let (url, log) = (scene.url(), scene.eventlog().unwrap());
     let named = ["--database", url, "--eventlog", &log, "events", "status"];
     assert_eq!(scene.json(&named).await[0]["parked"], 1);
+    for apart in [
+        ["--database", url, "events", "status", "--eventlog", &log],
+        ["--eventlog", &log, "events", "status", "--database", url],
+    ] {
+        assert_eq!(scene.json(&apart).await[0]["parked"], 1);
+    }
     // There is none of this name, and so no table in it.
     let none = format!("{log}_not");
     let said = scene.run(&["--database", url, "--eventlog", &none, "events", "status"]).await;
