@@ -12,13 +12,18 @@ use crate::filter::filter;
 use crate::known;
 use crate::target::{OnShard, Target};
 
+/// Where parked events are listed.
+const OF_PARKED: &str = "`ekbatan events parked` lists those that are";
+
 pub async fn retry(target: &Target, id: Uuid, by: &Given) -> Result<Answer, Failure> {
-    on_one_shard(target, async |on| on.operations.retry(id, &by.who, &by.why).await).await?;
+    let work = async |on: &OnShard<'_>| on.operations.retry(id, &by.who, &by.why).await;
+    target.on_one_shard(OF_PARKED, work).await?;
     Ok(said(format!("{id} is tried again"), json!({ "retried": id })))
 }
 
 pub async fn skip(target: &Target, id: Uuid, by: &Given) -> Result<Answer, Failure> {
-    on_one_shard(target, async |on| on.operations.skip(id, &by.who, &by.why).await).await?;
+    let work = async |on: &OnShard<'_>| on.operations.skip(id, &by.who, &by.why).await;
+    target.on_one_shard(OF_PARKED, work).await?;
     Ok(said(format!("{id} is skipped; its model goes on"), json!({ "skipped": id })))
 }
 
@@ -64,26 +69,6 @@ fn no_letter(target: &Target, id: Uuid) -> Failure {
     Failure::failed(format!(
         "there is no dead letter {id} on shard {shards}; `ekbatan events dead-letters` lists them"
     ))
-}
-
-/// Does something with a row that one of the shards has.
-async fn on_one_shard(
-    target: &Target,
-    work: impl AsyncFn(&OnShard<'_>) -> Result<(), EventsError>,
-) -> Result<(), Failure> {
-    let mut missing = None;
-    for on in target.shards() {
-        match work(&on).await {
-            Err(error @ EventsError::NotFound { .. }) => missing = Some(error),
-            done => return Ok(done?),
-        }
-    }
-    match missing {
-        Some(error) => {
-            Err(Failure::failed(format!("{error}; `ekbatan events parked` lists those that are")))
-        }
-        None => Ok(()),
-    }
 }
 
 pub async fn replay(

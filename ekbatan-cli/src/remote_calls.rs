@@ -1,6 +1,6 @@
 //! The commands for remote calls in doubt.
 
-use ekbatan::events::{EventsError, RemoteCallState};
+use ekbatan::events::RemoteCallState;
 use serde_json::{Value, json};
 use uuid::Uuid;
 
@@ -8,6 +8,9 @@ use crate::answer::{Answer, time};
 use crate::args::{Given, Most};
 use crate::failure::Failure;
 use crate::target::{OnShard, Target};
+
+/// Where remote calls are listed.
+const OF_CALLS: &str = "`ekbatan events in-doubt` lists them";
 
 pub async fn in_doubt(target: &Target, most: Most) -> Result<Answer, Failure> {
     let mut rows = Vec::new();
@@ -40,39 +43,19 @@ pub async fn happened(
 ) -> Result<Answer, Failure> {
     let outcome: Value = serde_json::from_str(outcome)
         .map_err(|error| Failure::usage(format!("--outcome is no JSON: {error}")))?;
-    settle(target, async |on| {
+    let settle = async |on: &OnShard<'_>| {
         on.operations.remote_call_happened(key, &outcome, &by.who, &by.why).await
-    })
-    .await?;
+    };
+    target.on_one_shard(OF_CALLS, settle).await?;
     let sentence = format!("the remote call {key} is settled: it happened");
     Ok(Answer::Said { sentence, facts: json!({ "happened": key }) })
 }
 
 pub async fn did_not_happen(target: &Target, key: Uuid, by: &Given) -> Result<Answer, Failure> {
-    settle(target, async |on| {
+    let settle = async |on: &OnShard<'_>| {
         on.operations.remote_call_did_not_happen(key, &by.who, &by.why).await
-    })
-    .await?;
+    };
+    target.on_one_shard(OF_CALLS, settle).await?;
     let sentence = format!("the remote call {key} is settled: it did not happen");
     Ok(Answer::Said { sentence, facts: json!({ "did_not_happen": key }) })
-}
-
-/// Settles a call on the shard that has it.
-async fn settle(
-    target: &Target,
-    settle: impl AsyncFn(&OnShard<'_>) -> Result<(), EventsError>,
-) -> Result<(), Failure> {
-    let mut missing = None;
-    for on in target.shards() {
-        match settle(&on).await {
-            Err(error @ EventsError::NotFound { .. }) => missing = Some(error),
-            settled => return Ok(settled?),
-        }
-    }
-    match missing {
-        Some(error) => {
-            Err(Failure::failed(format!("{error}; `ekbatan events in-doubt` lists them")))
-        }
-        None => Ok(()),
-    }
 }

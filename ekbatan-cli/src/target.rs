@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use ekbatan::config::{DataSourceConfig, Dialect, EkbatanConfig, ShardingConfig};
 use ekbatan::domain::ShardIdentifier;
-use ekbatan::events::DeliveryOperations;
+use ekbatan::events::{DeliveryOperations, EventsError};
 use ekbatan::jobs::JobOperations;
 use ekbatan::shard::{ConnectError, Databases, Shard};
 
@@ -91,6 +91,28 @@ impl Target {
             shard,
             operations: DeliveryOperations::new(&self.databases, shard),
         })
+    }
+
+    /// Does something with a row that one of the shards has. `advice` says where such rows are listed.
+    pub async fn on_one_shard(
+        &self,
+        advice: &str,
+        work: impl AsyncFn(&OnShard<'_>) -> Result<(), EventsError>,
+    ) -> Result<(), Failure> {
+        let mut missing = None;
+        for on in self.shards() {
+            match work(&on).await {
+                Err(EventsError::NotFound { what, id, state, .. }) => {
+                    missing = Some((what, id, state));
+                }
+                done => return Ok(done?),
+            }
+        }
+        let Some((what, id, state)) = missing else { return Ok(()) };
+        let shards = self.names();
+        Err(Failure::failed(format!(
+            "there is no {what} {id} on shard {shards} that is {state}; {advice}"
+        )))
     }
 
     pub fn jobs(&self) -> JobOperations {

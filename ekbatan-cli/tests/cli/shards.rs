@@ -103,6 +103,22 @@ async fn what_stops_at_a_shard_with_a_handler_says_where_it_is_done() {
     assert_eq!(states, ["retired"; 3]);
 }
 
+#[tokio::test(flavor = "multi_thread")]
+async fn what_no_shard_has_is_missed_on_all_of_them() {
+    let (_shards, program) = three_shards().await;
+    let (id, by) = (Uuid::now_v7().to_string(), ["--who", "alice", "--why", "try it again"]);
+    for (verb, what, list) in [
+        ("retry", "delivery", "parked"),
+        ("skip", "delivery", "parked"),
+        ("did-not-happen", "remote call", "in-doubt"),
+    ] {
+        let said = program.run(&[&["events", verb, &id], &by[..]].concat()).await.failed(1);
+        let none = format!("ekbatan: there is no {what} {id} on shard 0/0, 0/1, 0/2 that is ");
+        assert!(said.starts_with(&none), "{said}");
+        assert!(said.contains(&format!("`ekbatan events {list}` lists ")), "{said}");
+    }
+}
+
 /// The address of a shard that is down.
 const DOWN: &str = "sqlite:no/such/folder/a.db";
 
