@@ -92,6 +92,19 @@ pub enum EventsError {
         /// The present handlers of the shard.
         present: String,
     },
+    /// A remote call is settled, but the retry of its parked delivery failed.
+    #[error(
+        "the remote call {key} is settled, but its delivery {delivery} could not be retried: {source}; if it is still parked, retry it, as `ekbatan events retry {delivery}` does"
+    )]
+    #[non_exhaustive]
+    NotRetried {
+        /// The key of the remote call.
+        key: uuid::Uuid,
+        /// The delivery.
+        delivery: uuid::Uuid,
+        /// Why it could not be retried.
+        source: Box<EventsError>,
+    },
 }
 
 impl From<TransactionError<EventsError>> for EventsError {

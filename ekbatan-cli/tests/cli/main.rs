@@ -30,6 +30,7 @@ on_every_database! {
     on_sqlite_only:
     what_was_not_asked_properly_is_refused_by_name,
     an_action_that_no_node_has_registered_is_unknown,
+    a_settled_call_whose_event_is_not_retried_says_how,
 }
 
 async fn what_is_parked_is_shown_retried_and_skipped(scene: &Scene) {
@@ -229,6 +230,29 @@ async fn an_action_that_no_node_has_registered_is_unknown(scene: &Scene) {
     assert_eq!(state().await, "unknown");
     scene.register_calls().await;
     assert_eq!(state().await, "active");
+}
+
+async fn a_settled_call_whose_event_is_not_retried_says_how(scene: &Scene) {
+    let node = scene.node_that_charges().await;
+    scene.wallet_with_parked_event().await;
+    let calls = scene.json(&["events", "in-doubt"]).await;
+    let [key, delivery] = ["key", "delivery"].map(|name| calls[0][name].as_str().unwrap());
+    let failing = "CREATE TRIGGER failing BEFORE INSERT ON eventlog_interventions \
+        WHEN NEW.kind = 'RETRY' BEGIN SELECT RAISE(ABORT, 'the disk is full'); END";
+    scene.execute(failing).await;
+    let by = ["--who", "alice", "--why", "I called the bank"];
+    let said = scene.run(&[&["events", "did-not-happen", key], &by[..]].concat()).await.failed(1);
+    let begin = format!("ekbatan: the remote call {key} is settled, but its delivery {delivery} ");
+    assert!(said.starts_with(&begin) && said.contains("the disk is full"), "{said}");
+    let end = format!("retry it, as `ekbatan events retry {delivery}` does\n");
+    assert!(said.ends_with(&end), "{said}");
+    scene.execute("DROP TRIGGER failing").await;
+    scene.run(&[&["events", "retry", delivery], &by[..]].concat()).await.done();
+    until("it was made again", async || {
+        scene.json(&["events", "in-doubt"]).await[0]["requests"] == 2
+    })
+    .await;
+    node.drain(std::time::Duration::from_secs(60)).await;
 }
 
 async fn what_was_not_asked_properly_is_refused_by_name(scene: &Scene) {

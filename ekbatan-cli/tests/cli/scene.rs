@@ -208,6 +208,11 @@ impl Scene {
         self.executor.execute(&OpenWallet, opening).await.unwrap().id
     }
 
+    /// Changes the database with plain SQL.
+    pub async fn execute(&self, sql: &str) {
+        self.scratch.execute(sql).await;
+    }
+
     /// Enqueues a call. Returns the name of its action.
     pub async fn open_wallet_later(&self) -> &'static str {
         let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };

@@ -132,9 +132,12 @@ impl DeliveryOperations {
                 return Ok(());
             }
             return match self.retry(parked, who, why).await {
-                // Another operator has retried or skipped it.
-                Err(EventsError::NotFound { .. }) => Ok(()),
-                retried => retried,
+                // Another operator may have retried or skipped it.
+                Ok(()) | Err(EventsError::NotFound { .. }) => Ok(()),
+                Err(error) => {
+                    let source = Box::new(error);
+                    Err(EventsError::NotRetried { key, delivery: parked, source })
+                }
             };
         }
     }
