@@ -120,8 +120,12 @@ async fn on_each(
             Ok(count) => done.push((on.identifier(), count)),
             Err(error) => {
                 // Another error may come after some of its rows were changed.
-                let may_go_on =
-                    matches!(error, EventsError::Recount { .. } | EventsError::TooMany { .. });
+                let may_go_on = matches!(
+                    error,
+                    EventsError::Recount { .. }
+                        | EventsError::TooMany { .. }
+                        | EventsError::RetiredHandler { .. }
+                );
                 return Err(Stopped::new(target, done, on.identifier(), error, may_go_on));
             }
         }

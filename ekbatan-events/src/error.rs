@@ -92,6 +92,17 @@ pub enum EventsError {
         /// The present handlers of the shard.
         present: String,
     },
+    /// An operator has retired the handler, so that no node would handle what is replayed.
+    #[error(
+        "the handler `{handler}` is retired on shard {shard}, and no node would handle what is replayed; start a node with it, then replay"
+    )]
+    #[non_exhaustive]
+    RetiredHandler {
+        /// The name.
+        handler: String,
+        /// The shard.
+        shard: ShardIdentifier,
+    },
     /// A remote call is settled, but the retry of its parked delivery failed.
     #[error(
         "the remote call {key} is settled, but its delivery {delivery} could not be retried: {source}; if it is still parked, retry it, as `ekbatan events retry {delivery}` does"

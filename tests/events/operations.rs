@@ -31,6 +31,7 @@ on_every_database! {
     a_pause_holds_for_every_node_until_it_ends,
     a_retired_handler_leaves_nothing_to_be_handled,
     a_retired_handler_that_comes_back_goes_on_from_there,
+    nothing_is_replayed_for_a_retired_handler_until_it_is_back,
     the_status_counts_what_waits_and_for_how_long,
 }
 
@@ -537,6 +538,36 @@ async fn a_retired_handler_that_comes_back_goes_on_from_there(scene: &Scene) {
     assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4, 5, 6]);
     assert!(!operations.status().await.unwrap()[0].is_retired);
     quiet.drain(Duration::from_secs(60)).await;
+}
+
+async fn nothing_is_replayed_for_a_retired_handler_until_it_is_back(scene: &Scene) {
+    let (wallets, node) = with_dead_letters(scene).await;
+    node.drain(Duration::from_secs(60)).await;
+    let operations = scene.operations();
+    operations.retire("ledger.post", "alice", "no ledger any more").await.unwrap();
+    let letters = DeliveryFilter::dead_letters("ledger.post");
+    let stored = DeliveryFilter::stored_events("ledger.post");
+    let one = operations.dead_letters(1).await.unwrap().remove(0);
+    for refused in [
+        operations.replay_all(&letters, 6, "alice", "again").await.map(drop),
+        operations.replay_all(&stored, 6, "alice", "again").await.map(drop),
+        operations.replay(&one, "alice", "again").await,
+    ] {
+        let refused = refused.unwrap_err();
+        assert!(matches!(refused, EventsError::RetiredHandler { .. }), "{refused}");
+        let why = refused.to_string();
+        assert!(why.contains("`ledger.post` is retired on shard"), "{why}");
+        assert!(why.ends_with("start a node with it, then replay"), "{why}");
+    }
+    assert_eq!(operations.count(&letters).await.unwrap(), 6);
+    assert_eq!(operations.pending("ledger.post").await.unwrap(), 0);
+
+    // Under another name, too, it handles what is delivered to the earlier one.
+    let renamed = quick().alias("ledger.post");
+    let _node = scene.node().handler_with(Renamed::posting(), renamed).start().await.unwrap();
+    assert_eq!(operations.replay_all(&letters, 6, "alice", "it is back").await.unwrap(), 6);
+    scene.until_handled("ledger.post").await;
+    assert_eq!(scene.posted(wallets[0]).await, [1, 4, 2, 3]);
 }
 
 async fn the_status_counts_what_waits_and_for_how_long(scene: &Scene) {

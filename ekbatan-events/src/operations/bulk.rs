@@ -33,8 +33,9 @@ impl DeliveryOperations {
 
     /// Delivers what a filter selects to its handler once more, and returns how many that were.
     /// Fails with [`EventsError::Recount`] and changes nothing if the filter does not select as
-    /// many rows as were counted. Dead letters that somebody else settles meanwhile are left out, and
-    /// so are events that were deleted, and those that the handler still has to handle.
+    /// many rows as were counted, and with [`EventsError::RetiredHandler`] if the handler is retired.
+    /// Dead letters that somebody else settles meanwhile are left out, and so are events that were
+    /// deleted, and those that the handler still has to handle.
     ///
     /// The events of one model are handled in their order among each other, but not with those
     /// that were handled since. Each delivery is new, also to the steps of the handler. An event
@@ -109,7 +110,7 @@ impl DeliveryOperations {
         self.end(log).await
     }
 
-    /// Stores that something begins, if it is what was counted.
+    /// Stores that something begins, if it is what was counted and somebody would handle what is replayed.
     async fn begin(
         &self,
         kind: InterventionKind,
@@ -125,6 +126,9 @@ impl DeliveryOperations {
                 found: found as u64,
                 shard: self.shard.identifier(),
             });
+        }
+        if kind == InterventionKind::Replay && found > 0 {
+            self.check_not_retired(&filter.handler).await?;
         }
         let now = self.databases.clock().now();
         let row = operator.begins(kind, &filter.handler, filter.to_string(), found, now);

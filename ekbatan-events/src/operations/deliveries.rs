@@ -189,7 +189,7 @@ impl DeliveryOperations {
 
     /// Delivers the event of a dead letter that nobody has settled to its handler once more. It has no order with
     /// events that were handled since. Letters that were settled are replayed by
-    /// [`replay_all`](Self::replay_all), which counts them.
+    /// [`replay_all`](Self::replay_all), which counts them. Refused if the handler is retired.
     pub async fn replay(
         &self,
         letter: &Stored<DeadLetter>,
@@ -198,6 +198,7 @@ impl DeliveryOperations {
     ) -> Result<(), EventsError> {
         let operator = Operator::new(who, why)?;
         self.check_unsettled(letter)?;
+        self.check_not_retired(&letter.handler).await?;
         let (now, event) = (self.databases.clock().now(), letter.event_id);
         let delivery = letter.delivered_again(now);
         let settled =

@@ -111,6 +111,18 @@ impl DeliveryOperations {
         Registrar::new(&self.databases, &self.shard).change(handler, change, log).await
     }
 
+    /// Fails if an operator has retired the handler. One that has another name by now handles under that name
+    /// what is delivered to the earlier one.
+    pub(crate) async fn check_not_retired(&self, handler: &str) -> Result<(), EventsError> {
+        let mut rows = Registrar::new(&self.databases, &self.shard).all().await?;
+        rows.retain(|row| row.handler == handler);
+        if !rows.is_empty() && rows.iter().all(|row| row.state == SubscriptionState::Withdrawn) {
+            let (handler, shard) = (handler.to_owned(), self.shard.identifier());
+            return Err(EventsError::RetiredHandler { handler, shard });
+        }
+        Ok(())
+    }
+
     /// The subscriptions of a handler. Fails if there are none.
     pub(crate) async fn subscriptions_of(
         &self,
