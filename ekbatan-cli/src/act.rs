@@ -265,6 +265,7 @@ pub async fn retire(
     }
     if pending == 0 {
         known::check(target, handler).await?;
+        known::check_registered(target, handler).await?;
     }
     let Some(yes) = yes else {
         let sentence = format!(

@@ -34,3 +34,16 @@ pub async fn check(target: &Target, handler: &str) -> Result<(), Failure> {
         "there is no handler `{handler}` on shard {shards}; there are {known}"
     )))
 }
+
+/// Fails if no node has registered the handler on any shard, and nothing waits for it there.
+pub async fn check_registered(target: &Target, handler: &str) -> Result<(), Failure> {
+    for on in target.shards() {
+        if on.operations.status().await?.iter().any(|of| of.handler == handler) {
+            return Ok(());
+        }
+    }
+    let shards = target.names();
+    Err(Failure::failed(format!(
+        "the handler `{handler}` has only dead letters on shard {shards}, and nothing to retire; `ekbatan events purge --handler {handler}` counts and deletes them"
+    )))
+}

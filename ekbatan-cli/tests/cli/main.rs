@@ -228,6 +228,21 @@ async fn an_action_that_no_node_has_registered_is_unknown(scene: &Scene) {
         status[0]["state"].clone()
     };
     assert_eq!(state().await, "unknown");
+    let retire = ["events", "retire", action];
+    let counted = scene.run(&retire).await.done();
+    assert!(counted.contains("To retire it, add --yes 1 "), "{counted}");
+    let by = ["--yes", "1", "--who", "alice", "--why", "nobody opens wallets"];
+    assert_eq!(scene.json(&[&retire[..], &by].concat()).await["moved"], 1);
+    assert_eq!(scene.json(&["events", "status"]).await, serde_json::json!([]));
+    assert_eq!(scene.json(&["events", "log"]).await[0]["what"], "retire");
+    // Only a dead letter is left of it, so there is nothing to count or to retire.
+    let by = ["--yes", "0", "--who", "alice", "--why", "nobody opens wallets"];
+    for of_letters in [retire.to_vec(), [&retire[..], &by].concat()] {
+        let none = scene.run(&of_letters).await.failed(1);
+        assert!(none.contains(&format!("`{action}` has only dead letters on shard 0/0")), "{none}");
+    }
+    scene.open_wallet_later().await;
+    assert_eq!(state().await, "unknown");
     scene.register_calls().await;
     assert_eq!(state().await, "active");
 }

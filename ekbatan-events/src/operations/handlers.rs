@@ -30,7 +30,8 @@ impl DeliveryOperations {
     }
 
     /// Retires a handler that no node has any more: its events get no deliveries, and those that
-    /// are still to be handled move to the dead letters as skipped. Returns how many.
+    /// are still to be handled move to the dead letters as skipped. So do the enqueued calls of an
+    /// action that no node has registered. Returns how many moved.
     ///
     /// A process may insert some more until it learns of it, within a fifth of its lease. Call it
     /// once more afterwards: that moves them. [`status`](Self::status) shows whether there are any.
@@ -40,7 +41,10 @@ impl DeliveryOperations {
     /// nevertheless get no second one.
     pub async fn retire(&self, handler: &str, who: &str, why: &str) -> Result<u64, EventsError> {
         let operator = Operator::new(who, why)?;
-        self.subscriptions_of(handler).await?;
+        // An action whose calls are enqueued has deliveries also if no node has registered it.
+        if self.pending(handler).await? == 0 {
+            self.subscriptions_of(handler).await?;
+        }
         let now = self.databases.clock().now();
         let log = || operator.did(InterventionKind::Retire, handler, "all nodes".to_owned(), now);
         Registrar::new(&self.databases, &self.shard).retire(handler, now, log).await?;
