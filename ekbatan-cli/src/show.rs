@@ -2,6 +2,7 @@
 
 use chrono::Utc;
 use ekbatan::action::Priority;
+use ekbatan::db::DbErrorKind;
 use ekbatan::events::{InterventionState, PendingDelivery};
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -172,8 +173,8 @@ pub async fn look(target: &Target, id: Uuid) -> Result<Answer, Failure> {
             continue;
         };
         facts.push(("event_id", event_id.to_string().into()));
-        match on.shard.events(vec![event_id]).await?.pop() {
-            Some(event) => facts.extend([
+        match on.shard.events(vec![event_id]).await.map(|mut found| found.pop()) {
+            Ok(Some(event)) => facts.extend([
                 ("event_type", event.event_type.into()),
                 ("event_date", time(event.date)),
                 ("model_type", event.model_type.into()),
@@ -185,7 +186,11 @@ pub async fn look(target: &Target, id: Uuid) -> Result<Answer, Failure> {
                 ("trace_parent", event.trace_parent.into()),
                 ("payload", serde_json::from_str(&event.payload).unwrap_or(json!(event.payload))),
             ]),
-            None => facts.push(("event_type", "the event was deleted".into())),
+            Ok(None) => facts.push(("event_type", "the event was deleted".into())),
+            Err(error) if error.kind() == DbErrorKind::Decode => {
+                facts.push(("event", format!("cannot be read: {error}").into()));
+            }
+            Err(error) => return Err(error.into()),
         }
         return Ok(Answer::One(facts));
     }

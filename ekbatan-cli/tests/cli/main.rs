@@ -31,6 +31,7 @@ on_every_database! {
     what_was_not_asked_properly_is_refused_by_name,
     an_action_that_no_node_has_registered_is_unknown,
     a_settled_call_whose_event_is_not_retried_says_how,
+    an_event_that_cannot_be_read_hides_nothing_else,
 }
 
 async fn what_is_parked_is_shown_retried_and_skipped(scene: &Scene) {
@@ -267,6 +268,37 @@ async fn a_settled_call_whose_event_is_not_retried_says_how(scene: &Scene) {
         scene.json(&["events", "in-doubt"]).await[0]["requests"] == 2
     })
     .await;
+    node.drain(std::time::Duration::from_secs(60)).await;
+}
+
+async fn an_event_that_cannot_be_read_hides_nothing_else(scene: &Scene) {
+    let spoil = "UPDATE eventlog_events SET action_id = 'import-1'";
+    let look = async |id: &serde_json::Value| {
+        let found = scene.json(&["events", "look", id.as_str().unwrap()]).await;
+        let event = found["event"].as_str().unwrap();
+        assert!(event.starts_with("cannot be read: ") && event.contains("`action_id`"), "{event}");
+        assert_eq!((&found["handler"], &found["attempts"]), (&"ledger.post".into(), &1.into()));
+        assert_eq!(found["error"], "the ledger is closed");
+        found
+    };
+    let node = scene.node_that_parks().await;
+    scene.wallet_with_parked_event().await;
+    node.drain(std::time::Duration::from_secs(60)).await;
+    scene.execute(spoil).await;
+    let parked = scene.json(&["events", "parked"]).await[0].clone();
+    assert_eq!(look(&parked["id"]).await["event_id"], parked["event_id"]);
+
+    scene.execute("UPDATE eventlog_events SET action_id = id").await;
+    let node = scene.node_with_dead_letters().await;
+    let by = ["--who", "alice", "--why", "posted by hand"];
+    let id = parked["id"].as_str().unwrap();
+    scene.run(&[&["events", "retry", id], &by[..]].concat()).await.done();
+    scene.until_dead_letters(1).await;
+    let letter = scene.json(&["events", "dead-letters"]).await[0]["id"].clone();
+    let id = letter.as_str().unwrap();
+    scene.run(&[&["events", "dismiss", id], &by[..]].concat()).await.done();
+    scene.execute(spoil).await;
+    assert_eq!(look(&letter).await["settled_by"], "alice");
     node.drain(std::time::Duration::from_secs(60)).await;
 }
 
