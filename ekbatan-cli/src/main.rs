@@ -63,7 +63,7 @@ fn complain(failure: Failure, as_json: bool) -> ExitCode {
 }
 
 async fn run(arguments: Arguments) -> Result<Answer, Failure> {
-    let Arguments { config, database, eventlog, shard, command, .. } = arguments;
+    let Arguments { config, database, eventlog, shard, json, command } = arguments;
     let scope = match (&command, shard) {
         (Command::Events { .. }, None) => Scope::All,
         (Command::Events { .. }, Some(named)) => Scope::Named(named),
@@ -75,7 +75,7 @@ async fn run(arguments: Arguments) -> Result<Answer, Failure> {
     let may_be_elsewhere = eventlog.is_none() && database.as_deref().is_some_and(has_eventlogs);
     let target = Target::open(config, database, eventlog, scope).await?;
     let answered = match command {
-        Command::Events { command } => events(&target, command).await,
+        Command::Events { command } => events(&target, command, json).await,
         Command::Jobs { command } => jobs::run(&target, command).await,
     };
     target.close().await;
@@ -86,9 +86,9 @@ async fn run(arguments: Arguments) -> Result<Answer, Failure> {
     )
 }
 
-async fn events(target: &Target, command: EventCommand) -> Result<Answer, Failure> {
+async fn events(target: &Target, command: EventCommand, as_json: bool) -> Result<Answer, Failure> {
     match command {
-        EventCommand::Status => show::status(target).await,
+        EventCommand::Status => show::status(target, as_json).await,
         EventCommand::Parked { most } => show::parked(target, most).await,
         EventCommand::Failing { most } => show::failing(target, most).await,
         EventCommand::DeadLetters { most } => show::dead_letters(target, most).await,

@@ -12,7 +12,8 @@ use crate::args::Most;
 use crate::failure::Failure;
 use crate::target::{OnShard, Target};
 
-pub async fn status(target: &Target) -> Result<Answer, Failure> {
+/// `as_json`: the answer is for programs, which get all handlers.
+pub async fn status(target: &Target, as_json: bool) -> Result<Answer, Failure> {
     let now = Utc::now();
     let mut rows = Vec::new();
     for on in target.shards() {
@@ -23,8 +24,8 @@ pub async fn status(target: &Target) -> Result<Answer, Failure> {
                 (_, _, true) => "paused",
                 _ => "active",
             };
-            // A handler that is gone and has nothing left says nothing.
-            if of.is_retired && of.pending + of.dead_letters + of.in_doubt == 0 {
+            // A handler that is gone and has nothing left says nothing to people.
+            if !as_json && of.is_retired && of.pending + of.dead_letters + of.in_doubt == 0 {
                 continue;
             }
             rows.push(Answer::row([
@@ -55,7 +56,11 @@ pub async fn status(target: &Target) -> Result<Answer, Failure> {
         "oldest",
         "oldest_seconds",
     ];
-    Ok(Answer::List { columns, rows, empty: "no handler is known" })
+    Ok(Answer::List {
+        columns,
+        rows,
+        empty: "no handler has anything left; retired ones are not shown",
+    })
 }
 
 pub async fn parked(target: &Target, most: Most) -> Result<Answer, Failure> {

@@ -212,7 +212,8 @@ async fn handlers_are_paused_resumed_and_retired(scene: &Scene) {
         scene.json(&[&["events", "retire", ledger, "--yes", "1"], &by[..]].concat()).await;
     assert_eq!(retired["moved"], 1);
     let status = scene.run(&["events", "status"]).await.done();
-    assert_eq!(status, "no handler is known\n");
+    assert_eq!(status, "no handler has anything left; retired ones are not shown\n");
+    assert_eq!(state().await, "retired");
     let unknown =
         scene.run(&[&["events", "pause", "ledger.pots"], &by[..]].concat()).await.failed(1);
     assert!(
