@@ -115,7 +115,8 @@ pub enum EventCommand {
         #[command(flatten)]
         operator: Operator,
     },
-    /// Lists what operators did, the last first.
+    /// Lists what operators did, the last first. What was skipped, dismissed or replayed by its id is
+    /// shown by `look`.
     Log {
         #[command(flatten)]
         most: Most,

@@ -142,9 +142,11 @@ pub async fn log(target: &Target, most: Most) -> Result<Answer, Failure> {
             ]));
         }
     }
-    let columns =
-        &["shard", "started", "what", "handler", "subject", "counted", "done", "who", "why"];
-    Ok(Answer::List { columns, rows, empty: "no operator has done anything" })
+    let columns = &[
+        "shard", "started", "what", "handler", "subject", "counted", "done", "complete", "who",
+        "why",
+    ];
+    Ok(Answer::List { columns, rows, empty: "no intervention is stored" })
 }
 
 pub async fn look(target: &Target, id: Uuid) -> Result<Answer, Failure> {

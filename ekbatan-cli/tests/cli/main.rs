@@ -32,6 +32,7 @@ on_every_database! {
     an_action_that_no_node_has_registered_is_unknown,
     a_settled_call_whose_event_is_not_retried_says_how,
     an_event_that_cannot_be_read_hides_nothing_else,
+    a_replay_that_broke_off_is_not_complete,
 }
 
 async fn what_is_parked_is_shown_retried_and_skipped(scene: &Scene) {
@@ -301,6 +302,22 @@ async fn an_event_that_cannot_be_read_hides_nothing_else(scene: &Scene) {
     scene.execute(spoil).await;
     assert_eq!(look(&letter).await["settled_by"], "alice");
     node.drain(std::time::Duration::from_secs(60)).await;
+}
+
+/// As a process leaves it that was killed between two of its transactions.
+async fn a_replay_that_broke_off_is_not_complete(scene: &Scene) {
+    assert_eq!(scene.run(&["events", "log"]).await.done(), "no intervention is stored\n");
+    let begun = "INSERT INTO eventlog_interventions (id, handler, kind, subject, who, why, started, \
+        counted, done, state, version) VALUES ('0199a1c2-0000-7000-8000-000000000000', 'mail.send', \
+        'REPLAY', 'dead letters of `mail.send`', 'alice', 'it is back', '2026-03-01T09:00:00.000000Z', \
+        600, 256, 'BEGUN', 1)";
+    scene.execute(begun).await;
+    let log = scene.run(&["events", "log"]).await.done();
+    let lines: Vec<Vec<&str>> = log.lines().map(|line| line.split_whitespace().collect()).collect();
+    let at = lines[0].iter().position(|name| *name == "complete").unwrap();
+    assert_eq!(lines[0][at - 1], "done");
+    assert!(log.contains("  256   no  "), "{log}");
+    assert_eq!(scene.json(&["events", "log"]).await[0]["complete"], false);
 }
 
 async fn what_was_not_asked_properly_is_refused_by_name(scene: &Scene) {
