@@ -17,6 +17,7 @@ pub async fn status(target: &Target, as_json: bool) -> Result<Answer, Failure> {
     let now = Utc::now();
     let mut rows = Vec::new();
     for on in target.shards() {
+        let lacks_deliveries = on.operations.lacks_deliveries().await?;
         for of in on.operations.status().await? {
             let state = match (of.is_unknown, of.is_retired, of.is_paused) {
                 (true, ..) => "unknown",
@@ -38,6 +39,7 @@ pub async fn status(target: &Target, as_json: bool) -> Result<Answer, Failure> {
                 ("blocked", of.blocked.into()),
                 ("dead_letters", of.dead_letters.into()),
                 ("in_doubt", of.in_doubt.into()),
+                ("undelivered", lacks_deliveries.into()),
                 ("oldest", of.oldest.map_or(Value::Null, time)),
                 ("oldest_seconds", of.oldest.map(|date| (now - date).num_seconds().max(0)).into()),
             ]));
@@ -53,6 +55,7 @@ pub async fn status(target: &Target, as_json: bool) -> Result<Answer, Failure> {
         "blocked",
         "dead_letters",
         "in_doubt",
+        "undelivered",
         "oldest",
         "oldest_seconds",
     ];

@@ -23,6 +23,7 @@ on_every_database! {
     dead_letters_are_counted_before_they_are_replayed_or_purged,
     remote_calls_in_doubt_are_listed_and_settled,
     handlers_are_paused_resumed_and_retired,
+    events_that_wait_for_a_node_are_shown,
     jobs_are_listed_paused_resumed_and_run,
 }
 
@@ -248,6 +249,21 @@ async fn an_action_that_no_node_has_registered_is_unknown(scene: &Scene) {
     assert_eq!(state().await, "unknown");
     scene.register_calls().await;
     assert_eq!(state().await, "active");
+}
+
+/// Their process knows no handler, so that they have no deliveries.
+async fn events_that_wait_for_a_node_are_shown(scene: &Scene) {
+    let status = async || scene.json(&["events", "status"]).await[0].clone();
+    scene.node_that_parks().await.drain(std::time::Duration::from_secs(60)).await;
+    assert_eq!(status().await["undelivered"], false);
+    scene.open_wallet_without_node().await;
+    let waiting = status().await;
+    assert_eq!((&waiting["pending"], &waiting["undelivered"]), (&0.into(), &true.into()));
+    let node = scene.node_that_parks().await;
+    scene.until_parked().await;
+    let given = status().await;
+    assert_eq!((&given["pending"], &given["undelivered"]), (&1.into(), &false.into()));
+    node.drain(std::time::Duration::from_secs(60)).await;
 }
 
 async fn a_settled_call_whose_event_is_not_retried_says_how(scene: &Scene) {

@@ -168,8 +168,7 @@ impl Scene {
         let scratch = ScratchDatabase::create(dialect).await;
         let databases = Databases::connect(&scratch.config().into()).await.unwrap();
         databases.migrate(&migrations()).await.unwrap();
-        let builder = ActionExecutor::builder(&databases, "com.example.cli");
-        let executor = builder.model::<Wallet>().build().await.unwrap();
+        let executor = executor(&databases).await;
         let program = Program::new(&scratch.url, scene_log(&scratch).as_deref());
         Self { scratch, databases, executor, program, is_open: Arc::default() }
     }
@@ -204,8 +203,13 @@ impl Scene {
     }
 
     pub async fn open_wallet(&self) -> Id<Wallet> {
-        let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
-        self.executor.execute(&OpenWallet, opening).await.unwrap().id
+        open_wallet(&self.executor).await
+    }
+
+    /// Opens a wallet as a process does that has no node.
+    pub async fn open_wallet_without_node(&self) {
+        let databases = Databases::connect(&self.scratch.config().into()).await.unwrap();
+        open_wallet(&executor(&databases).await).await;
     }
 
     /// Changes the database with plain SQL.
@@ -293,6 +297,16 @@ impl Scene {
         let host = rest.split_once('@').map_or(rest, |(_, host)| host);
         Program::new(&format!("{scheme}://{name}:reading@{host}"), log.as_deref())
     }
+}
+
+async fn executor(databases: &Databases) -> ActionExecutor {
+    let builder = ActionExecutor::builder(databases, "com.example.cli");
+    builder.model::<Wallet>().build().await.unwrap()
+}
+
+async fn open_wallet(executor: &ActionExecutor) -> Id<Wallet> {
+    let opening = Opening { owner: "alice".to_owned(), currency: "EUR".to_owned() };
+    executor.execute(&OpenWallet, opening).await.unwrap().id
 }
 
 /// On MySQL and MariaDB, the database of the framework's tables.

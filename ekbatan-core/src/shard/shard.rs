@@ -17,7 +17,7 @@ use crate::db::{
 use crate::domain::{Changed, Entity, FieldError, ShardIdentifier, Stored};
 use crate::outbox::deliveries::{
     Backlog, Claimant, Delivery, Due, PlacesPage, StoredEvent, StoredEvents, Subscriptions, Swept,
-    WantedDue, backlog, claimed_rows, due, stored_events, stored_places, sweep,
+    WantedDue, backlog, claimed_rows, due, is_sweep_due, stored_events, stored_places, sweep,
 };
 use crate::outbox::{Mark, StoredId};
 
@@ -180,6 +180,12 @@ impl Shard {
         most: usize,
     ) -> Result<Swept, TransactionError<DbError>> {
         sweep(&self.database, subscriptions, most).await
+    }
+
+    /// Whether events on this shard lack deliveries.
+    #[doc(hidden)]
+    pub async fn lacks_deliveries(&self, subscriptions: &Subscriptions) -> Result<bool, DbError> {
+        is_sweep_due(&self.database, subscriptions).await
     }
 
     /// A connection for raw SQL on PostgreSQL.

@@ -13,6 +13,7 @@ use crate::delivery_status::{DeliveryStatus, status};
 use crate::error::EventsError;
 use crate::intervention::{Intervention, InterventionKind, Operator};
 use crate::nodes::membership::{free_deliveries, release};
+use crate::nodes::registration::Registrar;
 use crate::remote::call::RemoteCall;
 
 /// How many blocked deliveries are released at a time.
@@ -86,6 +87,13 @@ impl DeliveryOperations {
     /// handled costs nothing.
     pub async fn status(&self) -> Result<Vec<DeliveryStatus>, EventsError> {
         status(&self.databases, &self.shard).await
+    }
+
+    /// Whether events wait for a node that gives them their deliveries: those of processes without a
+    /// node, and of other programs. [`status`](Self::status) does not count them as pending yet.
+    pub async fn lacks_deliveries(&self) -> Result<bool, EventsError> {
+        let subscriptions = Registrar::new(&self.databases, &self.shard).read().await?;
+        Ok(self.shard.lacks_deliveries(&subscriptions).await?)
     }
 
     /// The number of events that a handler has not handled yet.

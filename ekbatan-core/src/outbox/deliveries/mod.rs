@@ -47,4 +47,4 @@ pub(crate) use handled::{delete_handled, keep_events};
 pub(crate) use known_streams::ModelVersion;
 pub(crate) use stored_event::stored_events;
 pub(crate) use stored_places::stored_places;
-pub(crate) use sweep::sweep;
+pub(crate) use sweep::{is_sweep_due, sweep};

@@ -44,6 +44,15 @@ pub struct Swept {
     pub elsewhere: HashSet<Uuid>,
 }
 
+/// Whether a sweep has anything to do.
+pub(crate) async fn is_sweep_due(
+    database: &Database,
+    subscriptions: &Subscriptions,
+) -> Result<bool, DbError> {
+    let all = Lacking::new(subscriptions, subscriptions.generation());
+    Ok(!subscriptions.is_empty() && all.any(database).await?)
+}
+
 /// Gives deliveries to the events that lack some, at most about `most` of them. What it did before it fails
 /// stays.
 pub(crate) async fn sweep(
