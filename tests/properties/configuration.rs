@@ -172,7 +172,7 @@ fn the_loader_accepts_or_refuses_any_url_without_showing_its_password() {
         "oracle:",
         "",
     ]);
-    let junk = || "[a-z0-9./:?&=%,;\\[\\]#ä -]{0,12}";
+    let junk = || "[a-z0-9./:?&=%,;@\\[\\]#ä -]{0,12}";
     let password = "S3CR3Tpw";
     let place = select(vec![
         "//u:{}@",

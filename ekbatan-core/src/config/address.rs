@@ -276,6 +276,17 @@ fn without_any_secret(part: &str) -> String {
     match std::iter::once(0).chain(starts).find(|at| is_secret(name(at))) {
         Some(at) => format!("{}{}", &part[..at], without_secret(&part[at..])),
         None => part.to_owned(),
+        if has_parameter(&rest[..end]) {
+            // The `@` may be within a parameter, so nobody knows where the login ends. The text before the
+            // first sign is a host or a user, unless the scheme is missing.
+            if url[..start].ends_with("//") {
+                shown.push_str(
+                    rest.split([':', '/', '@', '?', '&', ',', ';', '(']).next().unwrap_or_default(),
+                );
+            }
+            shown.push_str("***");
+            return shown;
+        }
     }
 }
 
@@ -295,6 +306,12 @@ fn without_secret(pair: &str) -> String {
         return pair.to_owned();
     }
     match value {
+/// Whether a text may contain a `name=value` that is no part of a login.
+fn has_parameter(text: &str) -> bool {
+    let signs = text.find(['?', '&', ',', ';', '(']);
+    signs.is_some_and(|at| text[at..].contains('='))
+}
+
         // Only the name of a key, without a value.
         "" if name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) => {
             pair.to_owned()
@@ -371,6 +388,13 @@ mod tests {
             ("redis://cache", "rediss://Cache:6379/0"),
             ("redis://cache", "valkey://cache:6379/0"),
             ("valkeys://cache/", "valkey://cache/0"),
+            // An `@` in a parameter ends no login.
+            ("postgres://db/shop?user=app&password=s3cr@t", "postgres://db***"),
+            ("postgres://h:5432/d?user=app@h&sslmode=require&password=s3cret", "postgres://h***"),
+            ("mysql://db/shop;password=s3cret;x@y", "mysql://db***"),
+            ("mysql://(host=db,password=s3cret)/x@y", "mysql://***"),
+            ("app:s3cret?x=y@db", "app:***"),
+            ("postgres://app:s3cr=t@db/shop", "postgres://app:***@db/shop"),
             // The driver ignores these.
             ("mysql://db/shop", "mysql://db/shop?port=3307&dbname=other"),
             ("etcd://a:2379,b", "etcd://a, b:2379"),
