@@ -80,6 +80,10 @@ fn two_shards_in_one_place_are_reported_however_the_place_is_written() {
         ("sqlite:a", "sqlite:./tests/../a"),
         ("sqlite:a", "sqlite:a?mode=rwc"),
         ("postgres://db/shop", "postgresql://app@DB:5432/sh%6Fp"),
+        ("postgres://db/shop", "postgres://db/shop?port=5432"),
+        ("postgres://db:5433/shop", "postgres://db/shop?port=5433"),
+        ("postgres:///shop?host=db", "postgres://db/shop"),
+        ("postgres://db/shop#europe", "postgres://db/shop#america"),
     ] {
         let members = format!("{}, {}", member(0, first), member(1, second));
         each(&[(

@@ -75,6 +75,17 @@ impl<'a> Parts<'a> {
         }
     }
 
+    /// The parts that count when a connection is opened. The drivers of SQL servers drop white space at the
+    /// end of an address, and a `#` with what follows.
+    pub(super) fn opened(url: &'a str) -> Self {
+        match dialect(url) {
+            Some(Dialect::Postgres | Dialect::MySql | Dialect::MariaDb) => {
+                Self::of(url.split('#').next().unwrap_or_default().trim_end())
+            }
+            Some(Dialect::Sqlite) | None => Self::of(url),
+        }
+    }
+
     /// The server and the database on it, or the file, in one spelling: equal places hold the same
     /// data. `username` is the user that a key beside the address names.
     pub(super) fn place(&self, username: Option<&str>) -> String {
@@ -100,30 +111,46 @@ impl<'a> Parts<'a> {
         // The driver prefers the parameters. Without a name the server takes the database that is named
         // like the user.
         let in_path = path.strip_prefix('/').map(decoded);
-        let named = self.last_parameter("dbname").or(in_path);
-        let user = username.map(str::to_owned).or_else(|| self.last_parameter("user"));
+        let named = self.last_parameter(&["dbname"]).or(in_path);
+        let user = username.map(str::to_owned).or_else(|| self.last_parameter(&["user"]));
         let named = named.or(user).or_else(|| self.user.clone());
         named.map(|name| format!("/{name}")).unwrap_or_default()
     }
 
-    /// The value that the drivers apply if a parameter is given several times.
-    fn last_parameter(&self, name: &str) -> Option<String> {
-        let values = parameters(self.query).filter(|(key, _)| decoded(key) == name);
+    /// The value that the drivers apply if parameters of one meaning are given several times.
+    fn last_parameter(&self, names: &[&str]) -> Option<String> {
+        let values =
+            parameters(self.query).filter(|(key, _)| names.contains(&decoded(key).as_str()));
         values.last().map(|(_, value)| decoded(value))
     }
 
-    /// The server, or the members of a cluster, without the usual port, but with the parameters that the
-    /// driver prefers to it.
+    /// The server, or the members of a cluster, without the usual port. Parameters that the driver prefers
+    /// to the host or the port take their places.
     pub(super) fn server(&self) -> String {
-        let names: &[&str] = match dialect_of(self.scheme) {
-            Some(Dialect::Postgres) => &["host", "hostaddr", "port"],
-            Some(Dialect::MySql | Dialect::MariaDb) => &["socket"],
-            _ => &[],
-        };
-        let given = names
-            .iter()
-            .filter_map(|name| self.last_parameter(name).map(|value| format!("?{name}={value}")));
-        format!("{}{}", self.host_names(), given.collect::<String>())
+        match dialect_of(self.scheme) {
+            Some(Dialect::Postgres) => self.postgres_server(),
+            Some(Dialect::MySql | Dialect::MariaDb) => {
+                let socket = self.last_parameter(&["socket"]);
+                let socket = socket.map(|file| format!("?socket={file}")).unwrap_or_default();
+                format!("{}{socket}", self.host_names())
+            }
+            _ => self.host_names(),
+        }
+    }
+
+    fn postgres_server(&self) -> String {
+        // The colons of an IPv6 address are within brackets.
+        let with_port = self.hosts.rsplit_once(':').filter(|(_, port)| !port.contains(']'));
+        let (host, port) = with_port.unwrap_or((self.hosts, ""));
+        let host = self.last_parameter(&["host", "hostaddr"]).unwrap_or_else(|| decoded(host));
+        let port = self.last_parameter(&["port"]).unwrap_or_else(|| port.to_owned());
+        // The folder of a socket is no name of a host.
+        let host = if host.starts_with('/') { host } else { host.to_ascii_lowercase() };
+        if port.is_empty() || Some(port.as_str()) == usual_port("postgres") {
+            host
+        } else {
+            format!("{host}:{port}")
+        }
     }
 
     fn host_names(&self) -> String {
@@ -249,6 +276,17 @@ pub(super) fn shown(url: &str) -> String {
     if start > 0
         && let Some(end) = rest.rfind('@')
     {
+        if has_parameter(&rest[..end]) {
+            // The `@` may be within a parameter, so nobody knows where the login ends. The text before the
+            // first sign is a host or a user, unless the scheme is missing.
+            if url[..start].ends_with("//") {
+                shown.push_str(
+                    rest.split([':', '/', '@', '?', '&', ',', ';', '(']).next().unwrap_or_default(),
+                );
+            }
+            shown.push_str("***");
+            return shown;
+        }
         match rest[..end].find(':') {
             Some(colon) => {
                 shown.push_str(&rest[..=colon]);
@@ -268,6 +306,12 @@ pub(super) fn shown(url: &str) -> String {
     shown
 }
 
+/// Whether a text may contain a `name=value` that is no part of a login.
+fn has_parameter(text: &str) -> bool {
+    let signs = text.find(['?', '&', ',', ';', '(']);
+    signs.is_some_and(|at| text[at..].contains('='))
+}
+
 /// One part of a query. It may contain further `name=value` pairs. A secret may contain the
 /// characters that separate them, so everything after its name is hidden.
 fn without_any_secret(part: &str) -> String {
@@ -276,17 +320,6 @@ fn without_any_secret(part: &str) -> String {
     match std::iter::once(0).chain(starts).find(|at| is_secret(name(at))) {
         Some(at) => format!("{}{}", &part[..at], without_secret(&part[at..])),
         None => part.to_owned(),
-        if has_parameter(&rest[..end]) {
-            // The `@` may be within a parameter, so nobody knows where the login ends. The text before the
-            // first sign is a host or a user, unless the scheme is missing.
-            if url[..start].ends_with("//") {
-                shown.push_str(
-                    rest.split([':', '/', '@', '?', '&', ',', ';', '(']).next().unwrap_or_default(),
-                );
-            }
-            shown.push_str("***");
-            return shown;
-        }
     }
 }
 
@@ -306,12 +339,6 @@ fn without_secret(pair: &str) -> String {
         return pair.to_owned();
     }
     match value {
-/// Whether a text may contain a `name=value` that is no part of a login.
-fn has_parameter(text: &str) -> bool {
-    let signs = text.find(['?', '&', ',', ';', '(']);
-    signs.is_some_and(|at| text[at..].contains('='))
-}
-
         // Only the name of a key, without a value.
         "" if name.bytes().all(|b| b.is_ascii_alphanumeric() || b"-_.".contains(&b)) => {
             pair.to_owned()
@@ -361,6 +388,13 @@ mod tests {
             ("jdbc:mysql://app:s3cret@db/shop", "jdbc:mysql://app:***@db/shop"),
             ("app:s3cret@db:5432/shop", "app:***@db:5432/shop"),
             ("postgres:app:s3cret@db", "postgres:app:***@db"),
+            // An `@` in a parameter ends no login.
+            ("postgres://db/shop?user=app&password=s3cr@t", "postgres://db***"),
+            ("postgres://h:5432/d?user=app@h&sslmode=require&password=s3cret", "postgres://h***"),
+            ("mysql://db/shop;password=s3cret;x@y", "mysql://db***"),
+            ("mysql://(host=db,password=s3cret)/x@y", "mysql://***"),
+            ("app:s3cret?x=y@db", "app:***"),
+            ("postgres://app:s3cr=t@db/shop", "postgres://app:***@db/shop"),
         ] {
             assert_eq!(shown(url), expected);
         }
@@ -377,24 +411,27 @@ mod tests {
 
     #[test]
     fn spellings_of_one_server_are_one_place() {
-        let place = |url| Parts::of(url).place(None);
+        let place = |url| Parts::opened(url).place(None);
         for (one, same) in [
             ("postgres://A@DB/shop", "postgresql://b@db:5432/sh%6Fp?x=y"),
             ("postgres://db", "Postgres://db/"),
             ("postgres://shop@db", "postgres://b@db/shop"),
             ("postgres://a@db/?dbname=sh%6Fp", "postgres://b@db/other?dbname=x&dbname=shop"),
+            ("postgres://db/shop", "postgres://db/shop?port=5432"),
+            ("postgres://db:5433/shop", "postgres://db/shop?port=5433"),
+            ("postgres://db:5433/shop?port=5432", "postgres://db/shop"),
+            ("postgres:///shop?host=DB", "postgres://db/shop"),
+            ("postgres://other/shop?host=db&port=5433", "postgres://db:5433/shop"),
+            ("postgres://db/shop?host=db&hostaddr=10.0.0.1", "postgres://10.0.0.1/shop"),
+            ("postgres://%2Frun%2FPg/shop", "postgres:///shop?host=/run/Pg"),
+            ("postgres://db/shop#europe", "postgres://db/shop#america"),
+            ("postgres://db/shop?x=y#europe ", "postgres://db/shop "),
+            ("mysql://db/shop#europe", "mysql://db/shop"),
             ("mysql://db/shop", "mariadb://db:3306/shop"),
             ("mysql://[::1]:3306/shop", "mysql://[::1]/shop"),
             ("redis://cache", "rediss://Cache:6379/0"),
             ("redis://cache", "valkey://cache:6379/0"),
             ("valkeys://cache/", "valkey://cache/0"),
-            // An `@` in a parameter ends no login.
-            ("postgres://db/shop?user=app&password=s3cr@t", "postgres://db***"),
-            ("postgres://h:5432/d?user=app@h&sslmode=require&password=s3cret", "postgres://h***"),
-            ("mysql://db/shop;password=s3cret;x@y", "mysql://db***"),
-            ("mysql://(host=db,password=s3cret)/x@y", "mysql://***"),
-            ("app:s3cret?x=y@db", "app:***"),
-            ("postgres://app:s3cr=t@db/shop", "postgres://app:***@db/shop"),
             // The driver ignores these.
             ("mysql://db/shop", "mysql://db/shop?port=3307&dbname=other"),
             ("etcd://a:2379,b", "etcd://a, b:2379"),
@@ -409,6 +446,7 @@ mod tests {
             ("postgres://db/shop?host=a", "postgres://db/shop?host=b"),
             ("postgres://db/shop", "postgres://db/shop?hostaddr=10.0.0.1"),
             ("postgres://db/shop", "postgres://db/shop?port=5433"),
+            ("postgres:///shop?host=/run/a", "postgres:///shop?host=/run/A"),
             ("postgres://a@db", "postgres://b@db"),
             ("postgres://a@db?user=b", "postgres://a@db?user=c"),
             ("mysql://db/shop?socket=/run/a", "mysql://db/shop?socket=/run/b"),

@@ -45,7 +45,7 @@ impl LockSettings {
     /// are two places.
     #[doc(hidden)]
     pub fn place(&self) -> String {
-        let parts = Parts::of(&self.server.url);
+        let parts = Parts::opened(&self.server.url);
         let place = parts.place(self.server.username.as_deref());
         match self.provider {
             LockProviderKind::Sqlite => place,

@@ -66,7 +66,7 @@ pub(super) fn check(sharding: &ShardingConfig, at: &KeyPath, findings: &mut Find
             {
                 let at = at.key("configs").key("primary-config");
                 let dialect = primary.dialect();
-                let parts = Parts::of(&primary.url);
+                let parts = Parts::opened(&primary.url);
                 let place = (dialect.map(family), parts.place(primary.username.as_deref()));
                 if let Some(first) = places.get(&place) {
                     let message =
