@@ -82,6 +82,39 @@ fn a_value_from_code_that_does_not_serialize_is_reported_with_the_cause() {
     assert!(error.contains("the value does not serialize: path contains invalid UTF-8"), "{error}");
 }
 
+/// The environment of this process cannot be changed, so another one loads the text.
+#[cfg(unix)]
+#[test]
+fn a_variable_that_is_no_text_is_a_problem_where_it_is_used() {
+    use std::os::unix::ffi::OsStrExt as _;
+    use std::process::Command;
+
+    const TEXT: &str = "EKBATAN_TEST_TEXT_TO_LOAD";
+    let url = "ekbatan: {configs: {primary-config: {url: 'postgres://h/d'";
+    if let Ok(text) = std::env::var(TEXT) {
+        return match EkbatanConfig::loader().yaml(text).environment(false).load() {
+            Ok(_) => println!("loaded"),
+            Err(error) => println!("{error}"),
+        };
+    }
+    let used = "ekbatan.configs.primary-config.password: the variable `LATIN` of the environment is not a text in UTF-8; set it to one";
+    for (text, printed) in [
+        (format!("{url}, password: '${{LATIN}}'}}}}}}"), used),
+        (format!("{url}, password: '${{LATIN:}}'}}}}}}"), used),
+        (format!("{url}}}}}}}"), "loaded"),
+    ] {
+        let out = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "places::a_variable_that_is_no_text_is_a_problem_where_it_is_used"])
+            .arg("--nocapture")
+            .env(TEXT, &text)
+            .env("LATIN", std::ffi::OsStr::from_bytes(b"p\xe4ss"))
+            .output()
+            .unwrap();
+        let out = String::from_utf8(out.stdout).unwrap();
+        assert!(out.contains(printed), "{text}\n{out}");
+    }
+}
+
 #[test]
 fn a_variable_that_names_no_key_is_a_problem() {
     let error = EkbatanConfig::loader()

@@ -3,11 +3,14 @@
 //! The value of a variable is not scanned again, so it may contain `${`. A default may contain
 //! further `${..}`. In a file, `$${` stands for `${`.
 
+/// Looks up the value of a variable. It is `None` if there is no such variable.
+pub(super) type Lookup<'a> = &'a dyn Fn(&str) -> Result<Option<String>, NotUtf8>;
+
+/// The value of a variable is not a text in UTF-8.
+pub(super) struct NotUtf8;
+
 /// The text with every `${..}` replaced, or the ones that could not be replaced.
-pub(super) fn interpolate(
-    text: &str,
-    variable: &dyn Fn(&str) -> Option<String>,
-) -> Result<String, Vec<Unresolved>> {
+pub(super) fn interpolate(text: &str, variable: Lookup<'_>) -> Result<String, Vec<Unresolved>> {
     let mut out = String::with_capacity(text.len());
     let mut unresolved = Vec::new();
     let mut rest = text;
@@ -32,12 +35,13 @@ pub(super) fn interpolate(
         };
         match (variable(name), default) {
             _ if name.is_empty() || name.contains("${") => unresolved.push(Unresolved::Nameless),
-            (Some(value), _) => out.push_str(&value),
-            (None, Some(default)) => match interpolate(default, variable) {
+            (Err(NotUtf8), _) => unresolved.push(Unresolved::NotUtf8(name.to_owned())),
+            (Ok(Some(value)), _) => out.push_str(&value),
+            (Ok(None), Some(default)) => match interpolate(default, variable) {
                 Ok(value) => out.push_str(&value),
                 Err(within) => unresolved.extend(within),
             },
-            (None, None) => unresolved.push(Unresolved::Missing(name.to_owned())),
+            (Ok(None), None) => unresolved.push(Unresolved::Missing(name.to_owned())),
         }
         rest = &after[end + 1..];
     }
@@ -64,6 +68,7 @@ fn closing(after: &str) -> Option<usize> {
 #[derive(Debug, PartialEq)]
 pub(super) enum Unresolved {
     Missing(String),
+    NotUtf8(String),
     Open,
     Nameless,
 }
@@ -73,6 +78,9 @@ impl Unresolved {
         match self {
             Self::Missing(name) => format!(
                 "the environment has no variable `{name}`; set it, or give a default: `${{{name}:default}}`"
+            ),
+            Self::NotUtf8(name) => format!(
+                "the variable `{name}` of the environment is not a text in UTF-8; set it to one"
             ),
             Self::Open => "`${` has no closing `}`; write `$${` for a literal `${`".to_owned(),
             Self::Nameless => {
@@ -88,10 +96,11 @@ mod tests {
 
     fn with_env(text: &str) -> Result<String, Vec<Unresolved>> {
         interpolate(text, &|name| match name {
-            "HOST" => Some("db".to_owned()),
-            "EMPTY" => Some(String::new()),
-            "TRICKY" => Some("${HOST}".to_owned()),
-            _ => None,
+            "HOST" => Ok(Some("db".to_owned())),
+            "EMPTY" => Ok(Some(String::new())),
+            "TRICKY" => Ok(Some("${HOST}".to_owned())),
+            "LATIN" => Err(NotUtf8),
+            _ => Ok(None),
         })
     }
 
@@ -123,6 +132,14 @@ mod tests {
         assert_eq!(with_env("${PORT:${NONE}}").unwrap_err(), [Unresolved::Missing("NONE".into())]);
         assert_eq!(with_env("${PORT:${HOST}").unwrap_err(), [Unresolved::Open]);
         assert_eq!(with_env("${${HOST}}").unwrap_err(), [Unresolved::Nameless]);
+    }
+
+    #[test]
+    fn a_variable_that_is_not_utf_8_is_not_replaced_by_a_default() {
+        for text in ["${LATIN}", "${LATIN:x}", "${PORT:${LATIN:x}}"] {
+            assert_eq!(with_env(text).unwrap_err(), [Unresolved::NotUtf8("LATIN".into())]);
+        }
+        assert_eq!(with_env("${HOST:${LATIN}}").unwrap(), "db", "the default is not used");
     }
 
     #[test]

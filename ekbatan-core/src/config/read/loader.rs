@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use figment::value::{Dict, Value};
 use serde::Serialize;
 
+use super::interpolation::NotUtf8;
 use super::layers::{Assignment, Layers};
 use super::reader::Reader;
 use super::{build, dotted, environment, yaml};
@@ -36,7 +37,7 @@ use crate::config::keys::ROOT;
 pub struct ConfigLoader {
     texts: Vec<Text>,
     /// `None`: the environment of the process at the time of loading.
-    environment: Option<BTreeMap<String, String>>,
+    environment: Option<Variables>,
     /// Whether variables named `EKBATAN_..` set keys. `${NAME}` works either way.
     overrides: bool,
     settings: Vec<(String, Result<Value, String>)>,
@@ -47,7 +48,8 @@ enum Text {
     Inline(String),
 }
 
-type Variables = BTreeMap<String, String>;
+/// The variables by name. The value is `None` if it is not a text in UTF-8.
+type Variables = BTreeMap<String, Option<String>>;
 
 impl EkbatanConfig {
     /// Loads a YAML file, then the environment variables named `EKBATAN_..`.
@@ -86,7 +88,8 @@ impl ConfigLoader {
         mut self,
         variables: impl IntoIterator<Item = (K, V)>,
     ) -> Self {
-        let variables = variables.into_iter().map(|(name, value)| (name.into(), value.into()));
+        let variables =
+            variables.into_iter().map(|(name, value)| (name.into(), Some(value.into())));
         self.environment = Some(variables.collect());
         self
     }
@@ -156,22 +159,18 @@ impl ConfigLoader {
     }
 }
 
-/// The variables of the process. A variable of ours that is not UTF-8 is a problem; others are
-/// left out.
+/// The variables of the process. A variable of ours that is not UTF-8 is a problem; others are a
+/// problem where a file uses them.
 fn environment_of_the_process(problems: &mut Vec<ConfigProblem>) -> Variables {
     let mut variables = BTreeMap::new();
     for (name, value) in std::env::vars_os() {
         let Ok(name) = name.into_string() else { continue };
-        match value.into_string() {
-            Ok(value) => {
-                variables.insert(name, value);
-            }
-            Err(_) if name.starts_with(environment::PREFIX) => {
-                let source = ConfigSource::Environment(name.clone());
-                problems.push(problem(&name, source, "is not a text in UTF-8".to_owned()));
-            }
-            Err(_) => {}
+        let value = value.into_string().ok();
+        if value.is_none() && name.starts_with(environment::PREFIX) {
+            let source = ConfigSource::Environment(name.clone());
+            problems.push(problem(&name, source, "is not a text in UTF-8".to_owned()));
         }
+        variables.insert(name, value);
     }
     variables
 }
@@ -219,7 +218,8 @@ fn from_environment(
 ) -> Vec<Assignment> {
     let mut assignments = Vec::new();
     let merged = layers.root();
-    for (name, value) in variables {
+    let texts = variables.iter().filter_map(|(name, value)| Some((name, value.as_ref()?)));
+    for (name, value) in texts {
         let source = ConfigSource::Environment(name.clone());
         match environment::path_of(name, merged.as_ref()) {
             None => {}
@@ -269,7 +269,7 @@ fn build_and_check(
     };
     let mut reader = Reader {
         findings,
-        variable: &|name| variables.get(name).cloned(),
+        variable: &|name| variables.get(name).map(|value| value.clone().ok_or(NotUtf8)).transpose(),
         is_from_file: &|tag| layers.is_from_file(tag),
     };
     let section = reader.section(&root, ROOT, &KeyPath::root());

@@ -10,7 +10,7 @@ use std::time::Duration;
 use figment::value::{Tag, Value};
 
 use super::duration;
-use super::interpolation::interpolate;
+use super::interpolation::{Lookup, interpolate};
 use super::section::{Section, Typed};
 use super::tree::{kind_of, whole_number, written_number};
 use crate::config::address::shown;
@@ -22,7 +22,7 @@ use crate::config::spelling::{nearest, same_key};
 /// Checks values and collects problems.
 pub(super) struct Reader<'a> {
     pub(super) findings: &'a mut Findings,
-    pub(super) variable: &'a dyn Fn(&str) -> Option<String>,
+    pub(super) variable: Lookup<'a>,
     pub(super) is_from_file: &'a dyn Fn(Tag) -> bool,
 }
 
