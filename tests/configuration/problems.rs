@@ -204,6 +204,7 @@ fn behaviour_63_bad_pool_numbers_and_a_low_leak_threshold_are_reported() {
         ("username: x", "username", "has no meaning for SQLite"),
         ("username: ''", "username", "is blank"),
         ("tls-mode: require", "tls-mode", "has no meaning for SQLite"),
+        ("statement-timeout: 5s", "statement-timeout", "has no meaning for SQLite"),
         ("jdbc-url: 'jdbc:sqlite:a'", "jdbc-url", "is given together with `url`"),
     ] {
         each(&[(&database(keys), &at(key), words)]);

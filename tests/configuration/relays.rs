@@ -113,6 +113,11 @@ fn what_cannot_work_is_refused_with_its_place() {
             "has no meaning for rabbitmq",
         ),
         (
+            "{name: a, broker: kafka, url: 'kafka://h', sasl: scram-sha-512}",
+            "relay[0].sasl",
+            "is given without `username`, so no user logs in",
+        ),
+        (
             "{name: a, broker: rabbitmq, url: 'amqp://h', password: p}",
             "relay[0].password",
             "is given without `username`",

@@ -244,6 +244,23 @@ fn keys_without_effect_are_listed_in_one_warning() {
     let (recorder, _guard) = Recorder::start();
     let load_url = |parameters: &str| {
         let url = format!("jdbc:postgresql://u:hunter2@h/d{parameters}");
+#[test]
+fn keys_of_other_dialects_are_listed() {
+    for (keys, names) in [
+        ("url: 'sqlite:a', durability: wal, eventlog: x", &["eventlog"][..]),
+        ("url: 'postgres://h/d', durability: wal, eventlog: x", &["eventlog", "durability"]),
+        ("url: 'mysql://h/d', durability: wal, eventlog: x", &["durability"]),
+        ("jdbc-url: 'jdbc:mariadb://h/d', durability: full", &["durability"]),
+        ("url: 'mariadb://h/d', eventlog: x", &[]),
+    ] {
+        let config =
+            load(&format!("ekbatan: {{configs: {{primary-config: {{{keys}}}}}}}")).unwrap();
+        let names: Vec<_> =
+            names.iter().map(|name| format!("ekbatan.configs.primary-config.{name}")).collect();
+        assert_eq!(config.ignored(), names, "{keys}");
+    }
+}
+
         load(&format!("ekbatan: {{configs: {{primary-config: {{jdbc-url: '{url}'}}}}}}")).unwrap();
     };
     load_url("");

@@ -88,6 +88,7 @@ pub(super) fn check(config: &DataSourceConfig, role: Role, at: &KeyPath, finding
             ("password", config.password.is_some()),
             ("tls-mode", config.tls_mode.is_some()),
             ("tls-root-cert", config.tls_root_cert.is_some()),
+            ("statement-timeout", config.statement_timeout.is_some()),
         ];
         for (key, _) in given.into_iter().filter(|(_, given)| *given) {
             findings.add(&at.key(key), "has no meaning for SQLite, which is a file; remove it");

@@ -145,6 +145,10 @@ fn check_keys_of_brokers(
             findings.add(&at.key(key), format!("has no meaning for {broker}; remove the key"));
         }
     }
+    if relay.sasl.is_some() && relay.username.is_none() {
+        let message = "is given without `username`, so no user logs in; give `username` and `password`, or remove the key";
+        findings.add(&at.key("sasl"), message);
+    }
     let stream = at.key("stream");
     if broker != RelayBroker::Nats || findings.has(&stream) {
         return;

@@ -19,6 +19,8 @@ pub(super) fn data_source(
     config.locks = locks(&mut section, ignored);
     address(&mut config, &mut section, findings, ignored);
 
+    ignored.extend(keys_of_other_dialects(&section, dialect(&config.url)));
+
     config.username = section.text("username").or(config.username.take());
     if let Some(password) = section.text("password") {
         config = config.password(password);
@@ -66,6 +68,18 @@ pub(super) fn data_source(
         config.durability = Durability::Wal;
     }
     config
+}
+
+/// The paths of the keys that have an effect in databases of other dialects only.
+fn keys_of_other_dialects(section: &Section, dialect: Option<Dialect>) -> Vec<String> {
+    let other = match dialect.filter(|_| section.is_of_data()) {
+        Some(Dialect::Sqlite) => &["eventlog"][..],
+        Some(Dialect::Postgres) => &["eventlog", "durability"],
+        Some(Dialect::MySql | Dialect::MariaDb) => &["durability"],
+        None => &[],
+    };
+    let given = other.iter().filter(|key| section.has(key));
+    given.map(|key| section.at.key(*key).to_string()).collect()
 }
 
 fn address(
