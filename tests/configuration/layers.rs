@@ -48,6 +48,22 @@ fn a_later_file_overrides_key_by_key_in_any_spelling() {
 }
 
 #[test]
+fn a_slot_with_a_number_is_one_slot_in_every_source() {
+    let config = EkbatanConfig::loader()
+        .yaml("ekbatan: {configs: {primary-config: {url: 'sqlite:a'}, reports-2-config: {url: 'sqlite:b', fold-limit: 3}}}")
+        .yaml("ekbatan: {configs: {reports2Config: {lanes: 4}}}")
+        .env_from([("EKBATAN_CONFIGS_REPORTS_2_CONFIG_QUEUE_LIMIT", "5")])
+        .set("ekbatan.configs.reports_2_config.minimum-idle", 6)
+        .load()
+        .unwrap();
+    let configs = &config.sharding.groups[0].members[0].configs;
+    assert_eq!(configs.keys().collect::<Vec<_>>(), ["primaryConfig", "reports2Config"]);
+    let source = &configs["reports2Config"];
+    assert_eq!((source.url.as_str(), source.fold_limit), ("sqlite:b", 3));
+    assert_eq!((source.lanes, source.queue_limit, source.minimum_idle), (Some(4), 5, 6));
+}
+
+#[test]
 fn a_list_in_a_later_file_replaces_the_earlier_list() {
     let config = EkbatanConfig::loader()
         .yaml(FILE)

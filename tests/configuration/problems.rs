@@ -455,6 +455,11 @@ fn invalid_replicas_are_reported() {
 fn one_key_in_two_spellings_is_reported() {
     each(&[
         (
+            "ekbatan: {configs: {primary-config: {url: 'sqlite:a'}, reports-2-config: {url: 'sqlite:b'}, reports2Config: {url: 'sqlite:c'}}}",
+            "ekbatan.configs.reports2-config",
+            "is given twice, as `reports-2-config` and as `reports2Config`; keep one",
+        ),
+        (
             "ekbatan: {configs: {primary-config: {url: 'sqlite:a', fold-limit: 1, foldLimit: 2}}}",
             "ekbatan.configs.primary-config.fold-limit",
             "is given twice, as `fold-limit` and as `foldLimit`; keep one",

@@ -8,7 +8,7 @@ use super::key::{AGE, BATCH, BATCHES, CLAIMED, ROWS, RUNS, SOME, TIME};
 use super::key_path::{KeyPath, Step};
 use super::relay_config::{RelayBroker, SaslMechanism};
 use super::source_keys::{DATA_SOURCE, LOCK_SOURCE};
-use super::spelling::{kebab, nearest, same_key};
+use super::spelling::{camel, kebab, nearest, same_key};
 
 pub(super) use super::key::{Key, Kind};
 
@@ -288,10 +288,11 @@ pub(super) fn kind_at(path: &KeyPath) -> Option<Kind> {
     })
 }
 
-/// The canonical name of a slot.
+/// The canonical name of a slot. Names that are one name in camelCase are one slot: `reports-2-config` is
+/// `reports2-config`.
 pub(super) fn slot_name(name: &str) -> String {
     let known = SLOTS.iter().find(|(slot, _)| same_key(slot, name));
-    known.map_or_else(|| kebab(name), |(slot, _)| (*slot).to_owned())
+    known.map_or_else(|| kebab(&camel(name)), |(slot, _)| (*slot).to_owned())
 }
 
 /// The names that may be used here.

@@ -118,7 +118,7 @@ impl Search<'_> {
             if let Some(name) = lower.strip_suffix("config") {
                 let slot = match name.trim_end_matches('-') {
                     "" => continue,
-                    name => format!("{name}-config"),
+                    name => keys::slot_name(&format!("{name}-config")),
                 };
                 let found = self.section(of_slot(&slot), &words[taken..], at.key(slot));
                 if found.is_some() {
@@ -197,6 +197,7 @@ mod tests {
             ("REPORTING_CONFIG_URL", "reporting-config.url"),
             ("NIGHT_REPORTS_CONFIG_JDBC_URL", "night-reports-config.jdbc-url"),
             ("REPORTINGCONFIG_MAXIMUM_POOL_SIZE", "reporting-config.maximum-pool-size"),
+            ("REPORTS_2_CONFIG_URL", "reports2-config.url"),
             ("primaryConfig_maximumPoolSize", "primary-config.maximum-pool-size"),
         ] {
             let expected = format!("ekbatan.sharding.groups[0].members[12].configs.{expected}");
