@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use ekbatan::config::{DataSourceConfig, Durability, ExposeSecret, TlsMode, UnknownShard};
-use ekbatan::prelude::EkbatanConfig;
+use ekbatan::prelude::{Databases, EkbatanConfig};
 use support::Recorder;
 
 use super::{database, load, load_with, primary};
@@ -210,6 +210,22 @@ fn the_name_of_sessions_in_an_address_is_used() {
     assert_eq!(in_code.application_name, "shop");
 }
 
+#[tokio::test]
+async fn a_slot_is_found_in_any_spelling() {
+    let file = ekbatan_testkit::TempSqlite::new().unwrap();
+    let yaml = format!(
+        "ekbatan: {{configs: {{primary-config: {{url: '{0}'}}, reporting-config: {{url: '{0}'}}}}}}",
+        file.url()
+    );
+    let databases = Databases::connect(&load(&yaml).unwrap()).await.unwrap();
+    let shard = databases.default_shard();
+    for name in ["reportingConfig", "reporting-config", "REPORTING_CONFIG"] {
+        assert_eq!(shard.slot(name).unwrap().name(), "reportingConfig", "{name}");
+    }
+    assert!(shard.slot("primary-config").is_none() && shard.slot("report-config").is_none());
+    databases.close().await;
+}
+
 #[test]
 fn settings_of_java_that_others_override_are_listed() {
     let listed = |slots: &str| {
@@ -229,22 +245,6 @@ fn settings_of_java_that_others_override_are_listed() {
 }
 
 #[test]
-fn events_may_be_kept_for_longer_than_a_timeout() {
-    for section in
-        ["local-event-handler: {handling-retention-window: P30D}", "events: {max-age: 30d}"]
-    {
-        let yaml =
-            format!("ekbatan: {{configs: {{primary-config: {{url: 'sqlite:a'}}}}, {section}}}");
-        assert_eq!(load(&yaml).unwrap().events.max_age, Duration::from_secs(30 * 86_400));
-    }
-}
-
-#[test]
-fn keys_without_effect_are_listed_in_one_warning() {
-    let (recorder, _guard) = Recorder::start();
-    let load_url = |parameters: &str| {
-        let url = format!("jdbc:postgresql://u:hunter2@h/d{parameters}");
-#[test]
 fn keys_of_other_dialects_are_listed() {
     for (keys, names) in [
         ("url: 'sqlite:a', durability: wal, eventlog: x", &["eventlog"][..]),
@@ -261,6 +261,22 @@ fn keys_of_other_dialects_are_listed() {
     }
 }
 
+#[test]
+fn events_may_be_kept_for_longer_than_a_timeout() {
+    for section in
+        ["local-event-handler: {handling-retention-window: P30D}", "events: {max-age: 30d}"]
+    {
+        let yaml =
+            format!("ekbatan: {{configs: {{primary-config: {{url: 'sqlite:a'}}}}, {section}}}");
+        assert_eq!(load(&yaml).unwrap().events.max_age, Duration::from_secs(30 * 86_400));
+    }
+}
+
+#[test]
+fn keys_without_effect_are_listed_in_one_warning() {
+    let (recorder, _guard) = Recorder::start();
+    let load_url = |parameters: &str| {
+        let url = format!("jdbc:postgresql://u:hunter2@h/d{parameters}");
         load(&format!("ekbatan: {{configs: {{primary-config: {{jdbc-url: '{url}'}}}}}}")).unwrap();
     };
     load_url("");

@@ -51,10 +51,11 @@ pub use lock_settings::LockSettings;
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use parameters::certificate_files;
 #[cfg(feature = "postgres")]
-pub(crate) use parameters::with_effect_only;
+pub(crate) use parameters::{names_tls_mode, with_effect_only};
 pub use read::ConfigLoader;
 pub use relay_config::{RelayBroker, RelayConfig, SaslMechanism};
 pub use retention_config::RetentionConfig;
 pub use secrecy::{ExposeSecret, SecretString};
 pub use sharding::{ShardGroupConfig, ShardMemberConfig, ShardingConfig, UnknownShard};
+pub(crate) use spelling::same_key;
 pub use topic::{TopicError, TopicTemplate};

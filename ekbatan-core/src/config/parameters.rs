@@ -72,6 +72,13 @@ pub(super) fn unknown_mode(
     })
 }
 
+/// Whether the address gives a mode of encryption to the driver of PostgreSQL.
+#[cfg(feature = "postgres")]
+pub(crate) fn names_tls_mode(url: &str) -> bool {
+    parameters(Parts::opened(url).query)
+        .any(|(name, _)| ["sslmode", "ssl-mode"].contains(&decoded(name).as_str()))
+}
+
 /// The files of certificates and keys that the address and the keys beside it name.
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) fn certificate_files(config: &DataSourceConfig) -> Vec<PathBuf> {

@@ -15,7 +15,7 @@ pub(super) const fn names<T, const N: usize>(table: &[(&'static str, T); N]) -> 
 }
 
 /// Whether two spellings mean one key.
-pub(super) fn same_key(left: &str, right: &str) -> bool {
+pub(crate) fn same_key(left: &str, right: &str) -> bool {
     squashed(left).eq(squashed(right))
 }
 

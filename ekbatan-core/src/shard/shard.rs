@@ -7,6 +7,7 @@ use chrono::{DateTime, Utc};
 use uuid::Uuid;
 
 use super::Slot;
+use crate::config::same_key;
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 use crate::db::RawConnection;
 use crate::db::doorbell::DoorbellMember;
@@ -81,9 +82,9 @@ impl Shard {
         pass_barrier(&self.database, longest).await
     }
 
-    /// A further database of the shard, by its camelCase name, such as `lockConfig`.
+    /// A further database of the shard, by its name in any spelling: `lockConfig`, `lock-config`.
     pub fn slot(&self, name: &str) -> Option<&Slot> {
-        self.slots.iter().find(|slot| slot.name() == name)
+        self.slots.iter().find(|slot| same_key(slot.name(), name))
     }
 
     /// The mark of a delivery on this shard.

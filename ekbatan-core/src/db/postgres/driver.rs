@@ -12,7 +12,8 @@ use super::connection::{NOTICES_A_LOST_CLIENT, PostgresConnection};
 use super::doorbell::PostgresDoorbell;
 use super::{error, syntax};
 use crate::config::{
-    DataSourceConfig, ExposeSecret, LONGEST_TIMEOUT, TlsMode, certificate_files, with_effect_only,
+    DataSourceConfig, ExposeSecret, LONGEST_TIMEOUT, TlsMode, certificate_files, names_tls_mode,
+    with_effect_only,
 };
 use crate::db::doorbell_session::DoorbellSession;
 use crate::db::{Capabilities, Connection, DbError, DbErrorKind, Dialect, Driver, Route, Syntax};
@@ -105,15 +106,7 @@ fn options(config: &DataSourceConfig) -> Result<PgConnectOptions, DbError> {
     if let Some(password) = &config.password {
         options = options.password(password.expose_secret());
     }
-    if let Some(mode) = config.tls_mode {
-        options = options.ssl_mode(match mode {
-            TlsMode::Disable => PgSslMode::Disable,
-            TlsMode::Prefer => PgSslMode::Prefer,
-            TlsMode::Require => PgSslMode::Require,
-            TlsMode::VerifyCa => PgSslMode::VerifyCa,
-            TlsMode::VerifyFull => PgSslMode::VerifyFull,
-        });
-    }
+    options = with_tls_mode(options, config);
     if let Some(file) = &config.tls_root_cert {
         options = options.ssl_root_cert(file);
     }
@@ -122,6 +115,22 @@ fn options(config: &DataSourceConfig) -> Result<PgConnectOptions, DbError> {
             .options([("statement_timeout", timeout.min(LONGEST_TIMEOUT).as_millis().to_string())]);
     }
     Ok(options)
+}
+
+/// Without a mode in the key or the address, the options have the mode of the variable `PGSSLMODE`, which could
+/// turn encryption off.
+fn with_tls_mode(options: PgConnectOptions, config: &DataSourceConfig) -> PgConnectOptions {
+    let mode = match config.tls_mode {
+        None if names_tls_mode(&config.url) => return options,
+        mode => mode.unwrap_or(TlsMode::Prefer),
+    };
+    options.ssl_mode(match mode {
+        TlsMode::Disable => PgSslMode::Disable,
+        TlsMode::Prefer => PgSslMode::Prefer,
+        TlsMode::Require => PgSslMode::Require,
+        TlsMode::VerifyCa => PgSslMode::VerifyCa,
+        TlsMode::VerifyFull => PgSslMode::VerifyFull,
+    })
 }
 
 #[async_trait]
@@ -169,5 +178,44 @@ impl Driver for PostgresDriver {
 
     fn address(&self) -> &str {
         &self.primary.address
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As if the variable `PGSSLMODE` were `disable`.
+    fn mode(config: &DataSourceConfig) -> PgSslMode {
+        let url = with_effect_only(&config.url, Dialect::Postgres);
+        let options = if names_tls_mode(&url) {
+            PgConnectOptions::from_str(&url).unwrap()
+        } else {
+            PgConnectOptions::new_without_pgpass().ssl_mode(PgSslMode::Disable)
+        };
+        with_tls_mode(options, config).get_ssl_mode()
+    }
+
+    #[test]
+    fn the_environment_turns_no_encryption_off() {
+        let config = DataSourceConfig::new;
+        for (config, expected) in [
+            (config("postgres://h/d"), PgSslMode::Prefer),
+            (config("postgres://h/d?x=sslmode"), PgSslMode::Prefer),
+            (config("postgres://h/d?sslmode=require"), PgSslMode::Require),
+            (config("postgres://h/d?ssl%2Dmode=verify-ca"), PgSslMode::VerifyCa),
+            (config("postgres://h/d?sslmode=disable"), PgSslMode::Disable),
+            (
+                config("postgres://h/d?sslmode=disable").tls_mode(TlsMode::VerifyFull),
+                PgSslMode::VerifyFull,
+            ),
+        ] {
+            let found = mode(&config);
+            assert!(
+                std::mem::discriminant(&found) == std::mem::discriminant(&expected),
+                "{}: {found:?}",
+                config.url
+            );
+        }
     }
 }
