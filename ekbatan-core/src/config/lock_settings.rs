@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::address::Parts;
-use super::data_source::DataSourceConfig;
+use super::data_source::{DataSourceConfig, application_name};
 use super::lock_config::{LockConfig, LockProviderKind, LockStrategy};
 
 /// Locks at the address of the primary, or without any address.
@@ -65,6 +65,10 @@ impl LockSettings {
     ) -> Option<Self> {
         let mut server = config.clone();
         if let Some(primary) = primary.filter(|_| server.url.trim().is_empty()) {
+            // No key gives a name, so one in the address stays.
+            if server.application_name == application_name(&server.url) {
+                server.application_name = application_name(&primary.url);
+            }
             server.url.clone_from(&primary.url);
             // A different user has a different password.
             if server.username.is_none() {
@@ -94,6 +98,17 @@ impl LockSettings {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_name_in_an_inherited_address_stays_unless_a_key_gives_one() {
+        let primary = DataSourceConfig::new("postgres://h/d?application_name=shop");
+        let name = |locks: DataSourceConfig| {
+            LockSettings::of(&locks, Some(&primary)).unwrap().server.application_name
+        };
+        assert_eq!(name(DataSourceConfig::new("")), "shop");
+        assert_eq!(name(DataSourceConfig::new("").application_name("till")), "till");
+        assert_eq!(name(DataSourceConfig::new("postgres://i/d")), "ekbatan");
+    }
 
     fn place(url: &str) -> String {
         LockSettings::of(&DataSourceConfig::new(url), None).unwrap().place()

@@ -79,7 +79,8 @@ pub(super) fn parse(server: &DataSourceConfig) -> Result<PostgresAddress, Postgr
     if config.get_tcp_user_timeout().is_none() {
         config.tcp_user_timeout(USER_TIMEOUT);
     }
-    if config.get_application_name().is_none() {
+    // Without a key, the configuration has the name of the address.
+    if config.get_application_name() != Some(&server.application_name) {
         // `pg_stat_activity` and `inspect` show this name.
         let name = format!("{}-lock process {}", server.application_name, std::process::id());
         config.application_name(name);
@@ -120,5 +121,15 @@ mod tests {
         assert_eq!(config.get_connect_timeout(), Some(&Duration::from_secs(3)));
         assert_eq!(config.get_application_name(), Some("me"));
         assert_eq!(config.get_keepalives_idle(), KEEPALIVE_IDLE);
+    }
+
+    #[test]
+    fn a_key_gives_sessions_another_name_than_the_address() {
+        for url in ["postgres://u@localhost/db?application_name=me", "postgres://u@localhost/db"] {
+            let server = DataSourceConfig::new(url).application_name("till");
+            let config = super::parse(&server).unwrap().config;
+            let name = config.get_application_name().unwrap_or_default();
+            assert!(name.starts_with("till-lock process "), "{name}");
+        }
     }
 }
