@@ -159,6 +159,18 @@ fn an_invalid_value_says_what_to_write() {
         assert_eq!(at, key, "{keys}: {message}");
         assert!(message.contains(said), "{keys}: {message}");
     }
+    for parameter in ["sslcert", "ssl%2Dkey", "host", "port"] {
+        let (at, message) = refused(&format!("url: 'postgres://h/d?{parameter}=1'"), "zone: eu");
+        assert_eq!(at, "url", "{message}");
+        let said = format!(
+            "has the parameter `{}`, which locks cannot take over, so give `url`",
+            parameter.replace("%2D", "-")
+        );
+        assert!(message.contains(&said), "{message}");
+    }
+    for primary in ["postgres:///d?host=/run&port=5433", "postgres://h/d?x=1&options[a]=b"] {
+        shard(&format!("url: '{primary}'"), "").unwrap();
+    }
     let (at, message) = refused("url: 'postgres://app:secret@h/d'", "username: locker");
     assert_eq!(at, "username", "{message}");
     assert!(

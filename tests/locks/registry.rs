@@ -207,6 +207,18 @@ async fn a_shard_without_locks_says_what_to_add_on_postgres() {
 }
 
 #[tokio::test]
+async fn locks_take_over_an_address_with_the_parameters_of_java_on_postgres() {
+    let url = database().await.replacen("postgres://", "jdbc:postgresql://", 1);
+    let url = format!("{url}?currentSchema=app&reWriteBatchedInserts=true");
+    let yaml = format!(
+        "ekbatan: {{configs: {{primary-config: {{jdbc-url: '{url}'}}, lock-config: {{}}}}}}"
+    );
+    let locks = connect(&yaml).await;
+    assert!(locks.acquire(&lock_key!("a"), LONG).await.unwrap().release().await);
+    locks.close().await;
+}
+
+#[tokio::test]
 async fn an_unknown_shard_is_an_error_unless_configured_otherwise() {
     let here = on("sqlite:a.db", "provider: in-process");
     let yaml = shards(&[here]);

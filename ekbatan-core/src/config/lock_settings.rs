@@ -2,9 +2,11 @@
 
 use std::time::Duration;
 
-use super::address::Parts;
+use super::address::{Parts, dialect};
 use super::data_source::{DataSourceConfig, application_name};
+use super::dialect::Dialect;
 use super::lock_config::{LockConfig, LockProviderKind, LockStrategy};
+use super::parameters::with_effect_only;
 
 /// Locks at the address of the primary, or without any address.
 impl From<LockConfig> for DataSourceConfig {
@@ -69,7 +71,7 @@ impl LockSettings {
             if server.application_name == application_name(&server.url) {
                 server.application_name = application_name(&primary.url);
             }
-            server.url.clone_from(&primary.url);
+            server.url = inherited(&primary.url);
             // A different user has a different password.
             if server.username.is_none() {
                 server.username.clone_from(&primary.username);
@@ -95,9 +97,41 @@ impl LockSettings {
     }
 }
 
+/// The address of the primary as locks use it: only with what has an effect for data, because the driver of
+/// locks in PostgreSQL refuses what it does not know.
+fn inherited(url: &str) -> String {
+    match dialect(url) {
+        Some(Dialect::Postgres) => with_effect_only(
+            url.split('#').next().unwrap_or_default().trim_end(),
+            Dialect::Postgres,
+        ),
+        _ => url.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_inherited_address_has_only_what_has_an_effect() {
+        let url = |primary: &str| {
+            let primary = DataSourceConfig::new(primary);
+            LockSettings::of(&DataSourceConfig::new(""), Some(&primary)).unwrap().server.url
+        };
+        for (primary, expected) in [
+            ("postgres://a:b@h/d?x=1&connect_timeout=3#europe", "postgres://a:b@h/d"),
+            (
+                "postgres://h/d?x=1&options[search_path]=a#b ",
+                "postgres://h/d?options[search_path]=a",
+            ),
+            ("postgres://h/d#europe", "postgres://h/d"),
+            ("mysql://h/d?x=1", "mysql://h/d?x=1"),
+            ("sqlite:a#b", "sqlite:a#b"),
+        ] {
+            assert_eq!(url(primary), expected);
+        }
+    }
 
     #[test]
     fn the_name_in_an_inherited_address_stays_unless_a_key_gives_one() {

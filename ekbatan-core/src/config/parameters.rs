@@ -105,7 +105,6 @@ pub(super) fn without_effect(url: &str, dialect: Option<Dialect>) -> Vec<String>
 }
 
 /// The address without the parameters that the driver would drop.
-#[cfg(feature = "postgres")]
 pub(crate) fn with_effect_only(url: &str, dialect: Dialect) -> String {
     let Some((place, query)) = url.split_once('?') else { return url.to_owned() };
     let name = |pair: &str| decoded(pair.split('=').next().unwrap_or_default());
@@ -122,6 +121,18 @@ fn has_effect(name: &str, dialect: Option<Dialect>) -> bool {
     }
 }
 
+/// The parameter of a primary in PostgreSQL that its locks cannot take over: their driver knows no certificates of
+/// clients, and counts a host or a port in a parameter beside those before the path.
+pub(super) fn not_for_locks(parts: &Parts<'_>) -> Option<String> {
+    const CERTIFICATES: [&str; 4] = ["sslcert", "ssl-cert", "sslkey", "ssl-key"];
+    const SERVER: [&str; 3] = ["host", "hostaddr", "port"];
+    let has_host = !parts.hosts.is_empty();
+    let mut names = parameters(parts.query).map(|(name, _)| decoded(name));
+    names.find(|name| {
+        CERTIFICATES.contains(&name.as_str()) || has_host && SERVER.contains(&name.as_str())
+    })
+}
+
 /// Whether connections may be less safe without the parameter.
 pub(super) fn concerns_encryption(name: &str) -> bool {
     let plain = name.to_ascii_lowercase();
@@ -133,7 +144,7 @@ pub(super) fn is_name(text: &str) -> bool {
     text.bytes().all(|b| b.is_ascii_alphanumeric() || b"._-[]".contains(&b))
 }
 
-#[cfg(all(test, feature = "postgres"))]
+#[cfg(test)]
 mod tests {
     use super::*;
 

@@ -10,6 +10,7 @@ use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 use crate::config::lock_config::{LockConfig, LockProviderKind, LockStrategy};
 use crate::config::lock_settings::RETRY_SLEEP;
+use crate::config::parameters::not_for_locks;
 
 /// A shorter term leaves no time to renew it.
 const LEAST_TERM: Duration = Duration::from_secs(1);
@@ -112,6 +113,14 @@ fn provider(
         );
         findings.add(&url, message);
         return None;
+    }
+    if address == LockProviderKind::Postgres
+        && let Some(parameter) = not_for_locks(&Parts::opened(&primary.url))
+    {
+        let message = format!(
+            "is missing; the address of the primary has the parameter `{parameter}`, which locks cannot take over, so give `url`"
+        );
+        findings.add(&url, message);
     }
     named.or(Some(address))
 }

@@ -5,7 +5,7 @@
 use std::time::Duration;
 
 use deadpool_postgres::{Manager, ManagerConfig};
-use ekbatan_core::config::{DataSourceConfig, ExposeSecret};
+use ekbatan_core::config::{DataSourceConfig, ExposeSecret, decoded};
 use tokio_postgres::tls::MakeTlsConnect;
 use tokio_postgres::{CancelToken, Client, Config, Connection, Socket};
 use tokio_postgres_rustls::MakeRustlsConnect;
@@ -54,9 +54,13 @@ type Driver = Connection<Socket, <MakeRustlsConnect as MakeTlsConnect<Socket>>::
 /// other keys of the configuration take precedence over the address.
 pub(super) fn parse(server: &DataSourceConfig) -> Result<PostgresAddress, PostgresLocksError> {
     let (url, encryption) = tls::split(server)?;
+    let (url, options) = for_driver(&url);
     let mut config: Config =
         url.parse().map_err(|error| PostgresLocksError::Address(describe(&error)))?;
     config.ssl_mode(encryption.ssl_mode());
+    if !options.is_empty() {
+        config.options(options);
+    }
     let tls = encryption.connector()?;
     if let Some(username) = &server.username {
         config.user(username);
@@ -88,6 +92,36 @@ pub(super) fn parse(server: &DataSourceConfig) -> Result<PostgresAddress, Postgr
     Ok(PostgresAddress { config, tls })
 }
 
+/// The address as the driver reads it, and the options of the session. The driver ends the login at the first `@`
+/// of the address, and knows no `options[NAME]=VALUE`.
+fn for_driver(url: &str) -> (String, String) {
+    let (place, query) = url.split_once('?').unwrap_or((url, ""));
+    let start = place.find("://").map_or(0, |at| at + 3);
+    let end = place[start..].find('/').map_or(place.len(), |at| start + at);
+    let (login, place) = place.split_at(place[..end].rfind('@').unwrap_or_default());
+    let (mut kept, mut options) = (Vec::new(), Vec::new());
+    for pair in query.split('&').filter(|pair| !pair.is_empty()) {
+        let Some((name, value)) = pair.split_once('=') else {
+            kept.push(pair.to_owned());
+            continue;
+        };
+        let plain = decoded(name);
+        match plain.strip_prefix("options[").and_then(|setting| setting.strip_suffix(']')) {
+            Some(setting) => {
+                let value = decoded(value).replace('\\', r"\\").replace(' ', r"\ ");
+                options.push(format!("-c {setting}={value}"));
+            }
+            None if plain == "options" => options.push(decoded(value)),
+            None => kept.push(format!("{name}={}", value.replace('@', "%40"))),
+        }
+    }
+    let mut url = format!("{}{place}", login.replace('@', "%40"));
+    if !kept.is_empty() {
+        url = format!("{url}?{}", kept.join("&"));
+    }
+    (url, options.join(" "))
+}
+
 /// The statements that make the server notice that this side of the session has vanished.
 pub(super) fn server_side() -> String {
     format!(
@@ -101,6 +135,8 @@ pub(super) fn server_side() -> String {
 
 #[cfg(test)]
 mod tests {
+    use tokio_postgres::config::Host;
+
     use super::*;
 
     fn parse(url: &str) -> Result<Config, PostgresLocksError> {
@@ -131,5 +167,26 @@ mod tests {
             let name = config.get_application_name().unwrap_or_default();
             assert!(name.starts_with("till-lock process "), "{name}");
         }
+    }
+
+    #[test]
+    fn a_login_ends_at_the_last_at_sign_before_the_path() {
+        for url in [
+            "postgres://u:s3cr@t@host/db",
+            "postgres://host/db?user=u&password=s3cr@t",
+            "postgres://u:s3cr%40t@host/db",
+        ] {
+            let config = parse(url).unwrap();
+            assert_eq!(config.get_hosts(), [Host::Tcp("host".to_owned())], "{url}");
+            assert_eq!(config.get_password(), Some(&b"s3cr@t"[..]), "{url}");
+        }
+    }
+
+    #[test]
+    fn options_of_the_address_are_options_of_the_session() {
+        let options = |url| parse(url).unwrap().get_options().map(str::to_owned);
+        assert_eq!(options("postgres://h/d"), None);
+        let url = "postgres://h/d?options[search_path]=a%20b&options=-c%20geqo%3Doff";
+        assert_eq!(options(url).as_deref(), Some(r"-c search_path=a\ b -c geqo=off"));
     }
 }

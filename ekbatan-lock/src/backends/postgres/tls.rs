@@ -6,7 +6,7 @@
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use ekbatan_core::config::{DataSourceConfig, TlsMode};
+use ekbatan_core::config::{DataSourceConfig, TlsMode, decoded};
 use rustls::client::WebPkiServerVerifier;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::{CryptoProvider, ring, verify_tls12_signature, verify_tls13_signature};
@@ -32,9 +32,10 @@ pub(super) fn split(server: &DataSourceConfig) -> Result<(String, Encryption), P
     let (place, query) = server.url.split_once('?').unwrap_or((&server.url, ""));
     let (mut mode, mut roots, mut kept) = (None, None, Vec::new());
     for pair in query.split('&').filter(|pair| !pair.is_empty()) {
-        match pair.split_once('=') {
-            Some(("sslmode" | "ssl-mode", word)) => mode = Some(named(word)?),
-            Some(("sslrootcert" | "ssl-root-cert" | "ssl-ca", file)) => roots = Some(file.into()),
+        let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
+        match decoded(name).as_str() {
+            "sslmode" | "ssl-mode" => mode = Some(named(&decoded(value))?),
+            "sslrootcert" | "ssl-root-cert" | "ssl-ca" => roots = Some(decoded(value).into()),
             _ => kept.push(pair),
         }
     }
@@ -223,6 +224,7 @@ mod tests {
             ("postgres://u@h/d", "postgres://u@h/d", SslMode::Prefer),
             ("postgres://h/d?sslmode=disable", "postgres://h/d", SslMode::Disable),
             ("postgres://h/d?sslmode=require&x=y", "postgres://h/d?x=y", SslMode::Require),
+            ("postgres://h/d?ssl%2Dmode=require", "postgres://h/d", SslMode::Require),
             (
                 "postgres://h/d?sslmode=verify-full&sslrootcert=a",
                 "postgres://h/d",
