@@ -1,11 +1,17 @@
 //! The column types of PostgreSQL: values that they would change, and values that cannot be read.
 
+use std::time::Duration;
+
+use ekbatan::action::Fence;
 use ekbatan::db::{DbErrorKind, SchemaError};
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
+use serde::{Deserialize, Serialize};
 use support::TestDatabase;
 use support::things::{Color, ThingState, quiet, thing};
+
+use crate::actions::Refused;
 
 on_every_database! {
     only postgres:
@@ -13,6 +19,7 @@ on_every_database! {
     a_value_that_a_column_would_change_is_refused_by_name,
     timestamps_with_fewer_digits_are_named,
     an_enum_may_lie_outside_of_the_search_path,
+    a_state_may_be_an_enum_that_does_not_declare_deleted,
     a_decimal_is_read_exactly,
     a_decimal_that_would_be_rounded_is_an_error,
 }
@@ -117,6 +124,63 @@ async fn an_enum_may_lie_outside_of_the_search_path(db: &TestDatabase) {
     );
     let found = tins.find_where(Tin::COLOR.is_in([Color::Red, Color::Green])).await.unwrap();
     assert_eq!(found.len(), 3);
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, State)]
+enum LampState {
+    On,
+    Off,
+}
+
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, Entity)]
+#[entity(table = "lamps", name = "Lamp")]
+struct Lamp {
+    id: Id<Lamp>,
+    state: LampState,
+}
+
+/// Reads a lamp by its id.
+struct ReadLamp;
+
+#[derive(Serialize, Deserialize)]
+struct Wanted {
+    lamp: Id<Lamp>,
+}
+
+impl Action for ReadLamp {
+    const NAME: &'static str = "conformance.read_lamp";
+    type Params = Wanted;
+    type Output = Stored<Lamp>;
+    type Error = Refused;
+
+    async fn perform(
+        &self,
+        ctx: &mut ActionContext<'_>,
+        params: &Wanted,
+    ) -> Result<Stored<Lamp>, Refused> {
+        ctx.get(params.lamp).await.map_err(|_| Refused)
+    }
+}
+
+/// Every read excludes the deleted rows, also where no row can be deleted.
+async fn a_state_may_be_an_enum_that_does_not_declare_deleted(db: &TestDatabase) {
+    db.execute(
+        "CREATE TYPE life AS ENUM ('ON', 'OFF'); CREATE TABLE lamps (id uuid PRIMARY KEY, \
+         state life NOT NULL, version bigint NOT NULL)",
+    )
+    .await;
+    let lamps = db.databases.repository::<Lamp>();
+    let lamp = |state| New::new(Lamp { id: Id::new(), state }, ());
+    let on = lamps.add(lamp(LampState::On)).await.unwrap();
+    let off = lamps.add(lamp(LampState::Off)).await.unwrap();
+    assert_eq!(lamps.get(on.id).await.unwrap(), on);
+    assert_eq!(lamps.find_where(Lamp::STATE.eq(LampState::Off)).await.unwrap(), [off]);
+    assert_eq!((lamps.count().await.unwrap(), lamps.find_all().await.unwrap().len()), (2, 2));
+
+    let executor = db.executor().await;
+    let fence = Fence { key: "lamps".into(), token: 1, remaining: Duration::from_secs(600) };
+    let call = executor.execute(&ReadLamp, Wanted { lamp: on.id }).fenced_by(&fence);
+    assert_eq!(call.await.unwrap(), on);
 }
 
 #[derive(Debug, Clone, PartialEq, Entity)]

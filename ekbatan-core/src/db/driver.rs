@@ -391,6 +391,11 @@ pub(crate) trait Syntax: Send + Sync {
     /// The column, in the form in which it is compared or ordered.
     fn operand(&self, column: &ColumnInfo, ty: ValueType) -> String;
 
+    /// The column of the state, in the form in which it is compared with the text of a deleted row.
+    fn state_operand(&self, column: &ColumnInfo) -> String {
+        self.quote(&column.name)
+    }
+
     /// A column or a value compared with it, in the form by which a page is ordered.
     fn page_key(&self, expression: String, column: &ColumnInfo, ty: ValueType) -> String {
         let _ = (column, ty);

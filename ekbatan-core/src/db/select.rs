@@ -22,7 +22,7 @@ impl TableInfo {
     pub(crate) fn visible(&self, syntax: &dyn Syntax, filter: &str) -> String {
         match self.table.state {
             Some(state) => {
-                let state = syntax.quote(self.table.columns[state].name);
+                let state = syntax.state_operand(&self.columns[state]);
                 format!(" WHERE ({filter}) AND {state} <> 'DELETED'")
             }
             None => format!(" WHERE {filter}"),

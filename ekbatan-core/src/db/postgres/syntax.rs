@@ -146,6 +146,12 @@ impl Syntax for PostgresSyntax {
         self.quote(&column.name)
     }
 
+    /// The server would convert the text to the enum, and fail if the enum does not declare it.
+    fn state_operand(&self, column: &ColumnInfo) -> String {
+        let name = self.quote(&column.name);
+        if column.is_enum { format!("{name}::text") } else { name }
+    }
+
     fn null_is_least(&self, descending: bool) -> &'static str {
         if descending { " NULLS LAST" } else { " NULLS FIRST" }
     }
