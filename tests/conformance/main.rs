@@ -42,6 +42,7 @@ mod repository;
 mod retry;
 mod sizes;
 mod texts_mysql;
+mod texts_postgres;
 mod tracing;
 mod transactions;
 mod transactions_mysql;

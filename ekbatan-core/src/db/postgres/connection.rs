@@ -238,7 +238,8 @@ impl Connection for PostgresConnection {
         // Type 7 of a trigger is one that runs before the insert of each row, and may fill columns.
         let rows = sqlx::query(
             "SELECT a.attname::text, \
-             CASE t.typtype WHEN 'e' THEN format('%I.%I', s.nspname, t.typname) ELSE t.typname::text END, \
+             CASE WHEN t.typtype = 'e' OR t.typname = 'citext' AND NOT pg_type_is_visible(t.oid) \
+             THEN format('%I.%I', s.nspname, t.typname) ELSE t.typname::text END, \
              t.typtype = 'e', a.atttypmod, \
              CASE WHEN c.relkind IN ('r', 'p') THEN NOT a.attnotnull END, \
              c.relkind IN ('r', 'p') AND a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' \

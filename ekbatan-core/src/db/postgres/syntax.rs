@@ -22,9 +22,12 @@ pub(super) fn wire_type(ty: ValueType) -> &'static str {
 
 /// `expression`, which has the wire type, converted for the column. Lengths and scales are not
 /// cast: a cast would truncate, while the assignment rejects a value that does not fit.
+///
+/// A `text` would be compared with its trailing spaces and its case, also with a column that is ordered
+/// without them.
 pub(super) fn assigned(expression: &str, column: &ColumnInfo) -> String {
     match column.db_type.as_str() {
-        "json" | "jsonb" => format!("{expression}::{}", column.db_type),
+        "json" | "jsonb" | "bpchar" | "citext" => format!("{expression}::{}", column.db_type),
         "timestamptz" => format!("({expression} AT TIME ZONE 'UTC')"),
         _ if column.is_enum => format!("{expression}::{}", type_name(column)),
         _ => expression.to_owned(),
@@ -52,6 +55,7 @@ impl Syntax for PostgresSyntax {
         let name = self.quote(&column.name);
         match column.db_type.as_str() {
             "timestamptz" => format!("({name} AT TIME ZONE 'UTC') = ANY(${n}::timestamp[])"),
+            "bpchar" | "citext" => format!("{name} = ANY(${n}::text[]::{}[])", column.db_type),
             _ if column.is_enum => {
                 format!("{name} = ANY(${n}::text[]::{}[])", type_name(column))
             }
@@ -113,6 +117,13 @@ impl Syntax for PostgresSyntax {
                 column.db_type,
                 column.length.unwrap_or_default(),
                 column.db_type
+            ));
+        }
+        if ty == ValueType::Text && !column.is_enum && column.db_type.ends_with(".citext") {
+            return Some(format!(
+                "column `{}` is of type {}, whose schema is not in the search_path, so it would be compared as \
+                 text; add the schema to the search_path of the role or of the database",
+                column.name, column.db_type
             ));
         }
         (!fits).then(|| {
