@@ -99,7 +99,7 @@ impl Keys {
     pub(crate) fn ty(&self, key: &str, errors: &mut Errors) -> Option<Path> {
         let meta = self.get(key)?;
         if let Meta::NameValue(pair) = meta
-            && let Expr::Path(path) = &pair.value
+            && let Expr::Path(path) = ungrouped(&pair.value)
             && path.qself.is_none()
         {
             return Some(path.path.clone());
@@ -150,10 +150,18 @@ fn name_of(path: &Path) -> String {
 
 fn literal(meta: &Meta) -> Option<&Lit> {
     match meta {
-        Meta::NameValue(pair) => match &pair.value {
+        Meta::NameValue(pair) => match ungrouped(&pair.value) {
             Expr::Lit(ExprLit { lit, .. }) => Some(lit),
             _ => None,
         },
         _ => None,
     }
+}
+
+/// The expression without the invisible groups around what a macro inserts.
+fn ungrouped(mut expr: &Expr) -> &Expr {
+    while let Expr::Group(group) = expr {
+        expr = &group.expr;
+    }
+    expr
 }

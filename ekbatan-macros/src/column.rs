@@ -3,7 +3,7 @@
 use proc_macro2::TokenStream;
 use quote::quote;
 use syn::ext::IdentExt;
-use syn::{Field, GenericArgument, Ident, PathArguments, Type, Visibility};
+use syn::{Field, GenericArgument, Ident, PathArguments, Type, TypeGroup, TypeParen, Visibility};
 
 use crate::attributes::Keys;
 use crate::errors::Errors;
@@ -140,8 +140,12 @@ impl<'a> FieldColumn<'a> {
     }
 }
 
-/// The `X` of an `Option<X>`. A macro sees only the tokens of a type.
-fn inside_option(ty: &Type) -> Option<&Type> {
+/// The `X` of an `Option<X>`. A macro sees only the tokens of a type, in an invisible group if another macro
+/// inserts them.
+fn inside_option(mut ty: &Type) -> Option<&Type> {
+    while let Type::Group(TypeGroup { elem, .. }) | Type::Paren(TypeParen { elem, .. }) = ty {
+        ty = elem;
+    }
     let Type::Path(path) = ty else { return None };
     let last = path.path.segments.last().filter(|last| last.ident == "Option")?;
     match &last.arguments {
