@@ -28,6 +28,17 @@ pub(crate) fn derive(input: &DeriveInput, root: &TokenStream) -> syn::Result<Tok
     Keys::read(&input.attrs, "state", &[], &mut errors);
     let states = TextEnum::read(ident, data, "state", Some(MAX_STATE_CHARS), &mut errors);
 
+    for (variant, text) in states.variants() {
+        if text != DELETED && text.trim_end().eq_ignore_ascii_case(DELETED) {
+            errors.at(
+                variant,
+                format!(
+                    "some databases take `{text}` for `{DELETED}` and hide its rows; store it as `{DELETED}`, or under another name"
+                ),
+            );
+        }
+    }
+
     let field_impls = states.field_impls(root);
     let text_of_self = states.text_of_self();
     let soft_delete = states.variant(DELETED).map(|deleted| {

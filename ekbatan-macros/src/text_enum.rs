@@ -59,6 +59,11 @@ impl<'a> TextEnum<'a> {
         Self { ident, variants }
     }
 
+    /// The variants, each with its text.
+    pub(crate) fn variants(&self) -> impl Iterator<Item = (&'a Ident, &str)> {
+        self.variants.iter().map(|(variant, text)| (*variant, text.as_str()))
+    }
+
     /// The variant that is stored as `text`.
     pub(crate) fn variant(&self, text: &str) -> Option<&'a Ident> {
         self.variants.iter().find(|(_, known)| known == text).map(|(variant, _)| *variant)

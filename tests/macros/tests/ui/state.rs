@@ -33,4 +33,13 @@ enum Attributed {
     Open,
 }
 
+#[derive(Clone, State)]
+enum Lifecycle {
+    Deleted,
+    #[state(name = "deleted")]
+    Gone,
+    #[state(name = "Deleted  ")]
+    Lost,
+}
+
 fn main() {}
