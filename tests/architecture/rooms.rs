@@ -37,7 +37,7 @@ pub const TABLE: [RoomList; 13] = [
     ] },
     // No dialect imports another one. What all of them fulfil is below them, what uses them above.
     RoomList { of_crate: "ekbatan-core", folder: "db", rooms: &[
-        rooms("contract", &["batch", "doorbell_session", "driver", "error", "eventlog", "fence", "merge", "nearest", "query", "rules", "running", "schema", "select", "size", "stage", "token", "sqlx_error"], &[]),
+        rooms("contract", &["batch", "doorbell_session", "driver", "error", "eventlog", "exact", "fence", "merge", "nearest", "query", "rules", "running", "schema", "select", "size", "stage", "token", "sqlx_error"], &[]),
         room(&["postgres"], &["contract"]),
         room(&["mysql"], &["contract"]),
         room(&["sqlite"], &["contract"]),

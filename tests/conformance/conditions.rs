@@ -26,6 +26,7 @@ on_every_database! {
     a_list_of_floats_has_a_bound_on_sqlite,
     a_chain_of_terms_may_be_long,
     conditions_that_are_nested_too_deeply_are_refused,
+    a_number_that_is_no_boolean_is_refused_by_column,
 }
 
 /// The labels of the things that match a condition. Checks that every kind of read agrees.
@@ -114,6 +115,21 @@ async fn booleans_are_compared(db: &TestDatabase) {
     ] {
         assert_eq!(labels(db, condition).await, expected);
     }
+}
+
+/// Another program has stored it, and conditions compare it as a number. PostgreSQL has a type for booleans.
+async fn a_number_that_is_no_boolean_is_refused_by_column(db: &TestDatabase) {
+    if db.dialect == Dialect::Postgres {
+        return;
+    }
+    let stored = db.things().add(quiet(thing("a"))).await.unwrap();
+    db.execute("UPDATE things SET active = 2").await;
+    let error = db.things().get(stored.id).await.unwrap_err();
+    assert_eq!(error.database_error().unwrap().kind(), DbErrorKind::Decode);
+    let text = error.to_string();
+    assert!(text.contains("`active`") && text.contains("holds 2"), "{text}");
+    db.execute("UPDATE things SET active = 0").await;
+    assert!(!db.things().get(stored.id).await.unwrap().active);
 }
 
 async fn bytes_are_compared(db: &TestDatabase) {

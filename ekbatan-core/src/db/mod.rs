@@ -16,6 +16,7 @@ mod doorbell_session;
 mod driver;
 mod error;
 pub(crate) mod eventlog;
+mod exact;
 pub(crate) mod fence;
 #[cfg(test)]
 mod fixtures;
@@ -61,6 +62,8 @@ pub(crate) use driver::{Connection, Driver, SORTED_BYTES, Syntax};
 #[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use error::beginning;
 pub use error::{DbError, DbErrorKind};
+#[cfg(any(feature = "mysql", feature = "sqlite"))]
+pub(crate) use exact::boolean;
 pub(crate) use fence::{FenceCheck, FenceRaise, LeaseEnd};
 pub(crate) use lane::{Lanes, OpenAction};
 pub(crate) use merge::may_merge;

@@ -6,7 +6,7 @@ use sqlx::mysql::MySqlRow;
 use sqlx::{MySql, Row, Type, TypeInfo, ValueRef};
 use uuid::Uuid;
 
-use crate::db::DbError;
+use crate::db::{DbError, boolean};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// Decodes a row's values as the types of `columns`.
@@ -40,7 +40,7 @@ fn value(row: &MySqlRow, at: usize, ty: ValueType) -> Result<Value, String> {
         i64::try_from(number).map_err(|e| format!("the database holds {name} {number}: {e}"))
     };
     Ok(match ty {
-        ValueType::Bool => Value::Bool(integer()? != 0),
+        ValueType::Bool => boolean(integer()?)?,
         ValueType::Int => Value::Int(integer()?),
         ValueType::Float => Value::Float(row.try_get_unchecked(at).map_err(wrong)?),
         ValueType::Text => Value::Text(text()?),

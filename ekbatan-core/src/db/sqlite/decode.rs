@@ -12,7 +12,7 @@ use uuid::Uuid;
 
 use super::error::classify;
 use super::syntax::{MAX_PARAMETERS, float_list};
-use crate::db::{Arg, ColumnInfo, Columns, DbError, DbErrorKind, Query, too_large};
+use crate::db::{Arg, ColumnInfo, Columns, DbError, DbErrorKind, Query, boolean, too_large};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// The values of a row, or the arguments of a statement, in SQLite's storage classes.
@@ -218,7 +218,7 @@ fn misspelt(stored: &str, canonical: impl Display) -> String {
 fn value(cell: SqlValue, ty: ValueType, is_exact: bool) -> Result<Value, String> {
     Ok(match (ty, cell) {
         (_, SqlValue::Null) => Value::Null,
-        (ValueType::Bool, SqlValue::Integer(v)) => Value::Bool(v != 0),
+        (ValueType::Bool, SqlValue::Integer(v)) => boolean(v)?,
         (ValueType::Int, SqlValue::Integer(v)) => Value::Int(v),
         (ValueType::Float, SqlValue::Integer(v)) => Value::Float(v as f64),
         (ValueType::Float, SqlValue::Real(v)) => Value::Float(v),
