@@ -26,6 +26,7 @@ on_every_database! {
     a_list_of_floats_has_a_bound_on_sqlite,
     a_chain_of_terms_may_be_long,
     conditions_that_are_nested_too_deeply_are_refused,
+    a_value_that_the_database_does_not_hold_is_refused,
     a_number_that_is_no_boolean_is_refused_by_column,
 }
 
@@ -304,5 +305,18 @@ async fn conditions_that_are_nested_too_deeply_are_refused(db: &TestDatabase) {
                  a chain of one operator is one level"
             );
         }
+    }
+}
+
+async fn a_value_that_the_database_does_not_hold_is_refused(db: &TestDatabase) {
+    let early = ekbatan::chrono::NaiveDate::from_ymd_opt(-4714, 1, 1).unwrap();
+    let mut refused = vec![Thing::DAY.eq(early), Thing::DAY.is_in([early])];
+    if db.dialect == Dialect::Postgres {
+        refused.push(Thing::LABEL.eq("a\0"));
+    }
+    for condition in refused {
+        let error = db.things().find_where(condition).await.unwrap_err();
+        let kind = error.database_error().unwrap().kind();
+        assert_eq!(kind, DbErrorKind::ValueOutOfRange, "{error}");
     }
 }

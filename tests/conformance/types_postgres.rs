@@ -20,6 +20,7 @@ on_every_database! {
     timestamps_with_fewer_digits_are_named,
     an_enum_may_lie_outside_of_the_search_path,
     a_state_may_be_an_enum_that_does_not_declare_deleted,
+    a_text_that_an_enum_does_not_declare_is_refused,
     a_decimal_is_read_exactly,
     a_decimal_that_would_be_rounded_is_an_error,
 }
@@ -181,6 +182,33 @@ async fn a_state_may_be_an_enum_that_does_not_declare_deleted(db: &TestDatabase)
     let fence = Fence { key: "lamps".into(), token: 1, remaining: Duration::from_secs(600) };
     let call = executor.execute(&ReadLamp, Wanted { lamp: on.id }).fenced_by(&fence);
     assert_eq!(call.await.unwrap(), on);
+}
+
+#[derive(Debug, Clone, PartialEq, Entity)]
+#[entity(table = "doors", name = "Door")]
+struct Door {
+    id: Id<Door>,
+    color: String,
+    state: ThingState,
+}
+
+async fn a_text_that_an_enum_does_not_declare_is_refused(db: &TestDatabase) {
+    db.execute(
+        "CREATE TABLE doors (id uuid PRIMARY KEY, color color NOT NULL, \
+         state varchar(24) NOT NULL, version bigint NOT NULL)",
+    )
+    .await;
+    let doors = db.databases.repository::<Door>();
+    let door = |color: &str| {
+        New::new(Door { id: Id::new(), color: color.to_owned(), state: ThingState::Active }, ())
+    };
+    doors.add(door("RED")).await.unwrap();
+    match doors.add(door("PINK")).await.unwrap_err() {
+        WriteError::Database(error) => assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange),
+        other => panic!("{other:?}"),
+    }
+    let error = doors.find_where(Door::COLOR.eq("PINK")).await.unwrap_err();
+    assert_eq!(error.database_error().unwrap().kind(), DbErrorKind::ValueOutOfRange);
 }
 
 #[derive(Debug, Clone, PartialEq, Entity)]

@@ -8,7 +8,7 @@ use sqlx::postgres::{PgArguments, PgConnection, PgRow};
 use sqlx::{AssertSqlSafe, Connection as _, Row};
 use uuid::Uuid;
 
-use super::decode::{bind_arg, decode};
+use super::decode::{bind_args, decode};
 use super::error::{IN_FAILED_TRANSACTION, classify, has_code, is_outdated};
 use super::form::Forms;
 use super::planned_looks::PlannedLooks;
@@ -75,11 +75,11 @@ impl PostgresConnection {
         self.inner.clear_cached_statements().await.map_err(classify)
     }
 
-    async fn fetch_once(&mut self, query: &Query) -> Result<Vec<PgRow>, sqlx::Error> {
-        let mut arguments = PgArguments::default();
-        for arg in &query.args {
-            bind_arg(&mut arguments, arg).map_err(|error| sqlx::Error::Encode(error.into()))?;
-        }
+    async fn fetch_once(
+        &mut self,
+        query: &Query,
+        arguments: PgArguments,
+    ) -> Result<Vec<PgRow>, sqlx::Error> {
         self.trips += 1;
         sqlx::query_with(AssertSqlSafe(query.sql.clone()), arguments)
             .fetch_all(&mut self.inner)
@@ -91,11 +91,12 @@ impl PostgresConnection {
     async fn prepare_and_fetch(
         &mut self,
         query: &Query,
+        arguments: PgArguments,
         outdated: sqlx::Error,
     ) -> Result<Vec<PgRow>, sqlx::Error> {
         self.trips += 1;
         self.inner.clear_cached_statements().await?;
-        match self.fetch_once(query).await {
+        match self.fetch_once(query, arguments).await {
             // The first error ended the transaction around the read; the caller has to begin anew.
             Err(error) if has_code(&error, IN_FAILED_TRANSACTION) => Err(outdated),
             rows => rows,
@@ -106,8 +107,10 @@ impl PostgresConnection {
 #[async_trait]
 impl Connection for PostgresConnection {
     async fn fetch(&mut self, query: &Query) -> Result<Rows, DbError> {
-        let rows = match self.fetch_once(query).await {
-            Err(error) if is_outdated(&error) => self.prepare_and_fetch(query, error).await,
+        let rows = match self.fetch_once(query, bind_args(query)?).await {
+            Err(error) if is_outdated(&error) => {
+                self.prepare_and_fetch(query, bind_args(query)?, error).await
+            }
             rows => rows,
         };
         let rows = rows.map_err(classify)?;

@@ -10,7 +10,7 @@ use uuid::Uuid;
 
 use super::numeric::ExactDecimal;
 use super::range::check;
-use crate::db::{Arg, DbError, DbErrorKind};
+use crate::db::{Arg, DbError, DbErrorKind, Query};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// Binds a value as the wire type of `ty`.
@@ -79,6 +79,14 @@ pub(super) fn bind_many<'v>(
         ValueType::Timestamp => array!(Timestamp, NaiveDateTime, |v: &DateTime<Utc>| v.naive_utc()),
     };
     added.map_err(unencodable)
+}
+
+pub(super) fn bind_args(query: &Query) -> Result<PgArguments, DbError> {
+    let mut arguments = PgArguments::default();
+    for arg in &query.args {
+        bind_arg(&mut arguments, arg)?;
+    }
+    Ok(arguments)
 }
 
 pub(super) fn bind_arg(arguments: &mut PgArguments, arg: &Arg) -> Result<(), DbError> {

@@ -18,7 +18,7 @@ fn kind(code: &str) -> DbErrorKind {
         "40001" => K::Serialization,
         "55P03" => K::LockTimeout,
         "57014" => K::StatementTimeout,
-        "22001" | "22003" | "22007" | "22008" | "22021" | "22P05" => K::ValueOutOfRange,
+        "22001" | "22003" | "22007" | "22008" | "22021" | "22P02" | "22P05" => K::ValueOutOfRange,
         "42P01" | "3F000" => K::UndefinedTable,
         "42703" => K::UndefinedColumn,
         "25006" => K::ReadOnly,
