@@ -15,6 +15,7 @@ use crate::actions::{Nothing, Stage, run, stage};
 on_every_database! {
     an_integer_beyond_64_signed_bits_is_refused,
     a_decimal_is_refused_or_stored_without_loss,
+    a_decimal_keeps_its_zeros,
     a_text_with_nul_is_refused_or_stored_without_loss,
     parameters_with_nul_are_refused_by_name_or_stored,
     an_event_with_nul_is_refused_by_name_or_stored,
@@ -62,6 +63,12 @@ async fn a_decimal_is_refused_or_stored_without_loss(db: &TestDatabase) {
         let stored = db.things().add(quiet(Thing { price, ..thing(&format!("ok {n}")) })).await;
         assert_eq!(db.things().get(stored.unwrap().id).await.unwrap().price, price);
     }
+}
+
+async fn a_decimal_keeps_its_zeros(db: &TestDatabase) {
+    let value = Thing { price: Decimal::new(1250, 2), ..thing("a") };
+    let stored = db.things().add(quiet(value)).await.unwrap();
+    assert_eq!(db.things().get(stored.id).await.unwrap().price.to_string(), "12.50");
 }
 
 /// PostgreSQL cannot store NUL in a text.

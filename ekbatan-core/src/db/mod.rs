@@ -64,6 +64,8 @@ pub(crate) use error::beginning;
 pub use error::{DbError, DbErrorKind};
 #[cfg(any(feature = "mysql", feature = "sqlite"))]
 pub(crate) use exact::boolean;
+#[cfg(any(feature = "postgres", feature = "mysql"))]
+pub(crate) use exact::exact_decimal;
 pub(crate) use fence::{FenceCheck, FenceRaise, LeaseEnd};
 pub(crate) use lane::{Lanes, OpenAction};
 pub(crate) use merge::may_merge;

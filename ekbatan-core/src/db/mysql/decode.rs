@@ -1,12 +1,11 @@
 //! Decodes values of MySQL's types.
 
 use chrono::{NaiveDate, NaiveDateTime};
-use rust_decimal::Decimal;
 use sqlx::mysql::MySqlRow;
 use sqlx::{MySql, Row, Type, TypeInfo, ValueRef};
 use uuid::Uuid;
 
-use crate::db::{DbError, boolean};
+use crate::db::{DbError, boolean, exact_decimal};
 use crate::domain::{ColumnDef, Value, ValueType};
 
 /// Decodes a row's values as the types of `columns`.
@@ -47,18 +46,7 @@ fn value(row: &MySqlRow, at: usize, ty: ValueType) -> Result<Value, String> {
         ValueType::Json => Value::Json(text()?),
         ValueType::Bytes => Value::Bytes(row.try_get_unchecked(at).map_err(wrong)?),
         ValueType::Uuid => Value::Uuid(uuid(row.try_get_unchecked(at).map_err(wrong)?)?),
-        ValueType::Decimal => {
-            let text = text()?;
-            // The column pads it with more zeros than a Decimal can hold.
-            let digits = if text.contains('.') {
-                text.trim_end_matches('0').trim_end_matches('.')
-            } else {
-                &text
-            };
-            Decimal::from_str_exact(digits)
-                .map(Value::Decimal)
-                .map_err(|e| format!("`{text}` is no decimal that fits: {e}"))?
-        }
+        ValueType::Decimal => Value::Decimal(exact_decimal(&text()?)?),
         ValueType::Date => Value::Date(row.try_get_unchecked::<NaiveDate, _>(at).map_err(wrong)?),
         ValueType::Timestamp => Value::Timestamp(
             row.try_get_unchecked::<NaiveDateTime, _>(at).map_err(wrong)?.and_utc(),
