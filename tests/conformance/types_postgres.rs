@@ -23,6 +23,7 @@ on_every_database! {
     a_text_that_an_enum_does_not_declare_is_refused,
     a_decimal_is_read_exactly,
     a_decimal_that_would_be_rounded_is_an_error,
+    a_scale_may_be_negative,
 }
 
 #[derive(Debug, Clone, PartialEq, Entity)]
@@ -271,5 +272,27 @@ async fn a_decimal_that_would_be_rounded_is_an_error(db: &TestDatabase) {
         assert_eq!(error.database_error().unwrap().kind(), DbErrorKind::Decode);
         let text = error.to_string();
         assert!(text.contains("`amount`") && text.contains(stored), "{text}");
+    }
+}
+
+/// The digits before the scale are zeros: a `numeric(3, -2)` holds hundreds.
+async fn a_scale_may_be_negative(db: &TestDatabase) {
+    db.execute(
+        "CREATE TABLE balances (id uuid PRIMARY KEY, amount numeric(3, -2) NOT NULL, \
+         state varchar(24) NOT NULL, version bigint NOT NULL)",
+    )
+    .await;
+    let balances = db.databases.repository::<Balance>();
+    let balance = |amount: &str| {
+        let (id, amount) = (Id::new(), amount.parse().unwrap());
+        New::new(Balance { id, amount, state: ThingState::Active }, ())
+    };
+    for amount in ["0", "100", "-99900.00"] {
+        let stored = balances.add(balance(amount)).await.unwrap();
+        assert_eq!(balances.get(stored.id).await.unwrap(), stored);
+    }
+    for amount in ["1", "150", "99900.01", "100000"] {
+        let error = balances.add(balance(amount)).await.unwrap_err().to_string();
+        assert!(error.contains(&format!("{amount} does not fit numeric(3,-2)")), "{error}");
     }
 }

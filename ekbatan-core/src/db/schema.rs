@@ -11,8 +11,9 @@ pub(crate) struct ColumnInfo {
     pub(crate) name: String,
     /// Its type, as the dialect spells it.
     pub(crate) db_type: String,
-    /// Precision and scale, if the type has them.
-    pub(crate) numeric: Option<(u32, u32)>,
+    /// Precision and scale, if the type has them. A scale below zero is a number of zeros before the
+    /// decimal point.
+    pub(crate) numeric: Option<(u32, i32)>,
     /// The maximum number of characters of a text, or of fractional digits of a timestamp, if
     /// `db_type` does not contain it.
     pub(crate) length: Option<u32>,

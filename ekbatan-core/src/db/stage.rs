@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use chrono::{DateTime, Utc};
+use rust_decimal::Decimal;
 use uuid::Uuid;
 
 use super::{ChangeKind, ExpectedRow, RowChange, TableError, TableInfo};
@@ -135,19 +136,28 @@ pub(crate) fn resolve(staged: Staged, info: Arc<TableInfo>) -> Result<RowChange,
     }
     for (column, value) in info.columns.iter().zip(&values) {
         // A database would round silently.
-        if let (Some((precision, scale)), Value::Decimal(decimal)) = (column.numeric, value) {
-            let exact = decimal.normalize();
-            let digits =
-                exact.mantissa().unsigned_abs().checked_ilog10().map_or(0, |digits| digits + 1);
-            let whole = digits.saturating_sub(exact.scale());
-            if exact.scale() > scale || whole > precision.saturating_sub(scale) {
-                let reason = format!(
-                    "{decimal} does not fit numeric({precision},{scale}) without losing digits; round it in the code, or widen the column"
-                );
-                let source = FieldError::new(reason).at(&column.name);
-                return Err(StageError::Field { model: table.model, id, source });
-            }
+        if let (Some((precision, scale)), Value::Decimal(decimal)) = (column.numeric, value)
+            && !fits(decimal, precision, scale)
+        {
+            let reason = format!(
+                "{decimal} does not fit numeric({precision},{scale}) without losing digits; round it in the code, or widen the column"
+            );
+            let source = FieldError::new(reason).at(&column.name);
+            return Err(StageError::Field { model: table.model, id, source });
         }
     }
     Ok(RowChange { table: info, kind, id, values: Arc::new(values), steps: 1 })
+}
+
+/// Whether a column of this precision and scale holds the decimal without rounding it.
+fn fits(decimal: &Decimal, precision: u32, scale: i32) -> bool {
+    let mut digits = decimal.mantissa().unsigned_abs();
+    let mut decimals = decimal.scale().cast_signed();
+    while digits != 0 && digits.is_multiple_of(10) {
+        digits /= 10;
+        decimals -= 1;
+    }
+    let Some(last) = digits.checked_ilog10() else { return true };
+    let whole = last.cast_signed() + 1 - decimals;
+    decimals <= scale && whole <= precision.cast_signed() - scale
 }

@@ -123,7 +123,7 @@ fn columns(
             references: references.remove(&name).unwrap_or_default(),
             name,
             db_type: text(row, 1)?.unwrap_or_default(),
-            numeric: digits(3)?.zip(digits(4)?),
+            numeric: digits(3)?.zip(digits(4)?.map(u32::cast_signed)),
             length: None,
             is_enum: number(row, 2)? == Some(1),
             nulls: Nulls::of(number(row, 5)?.map(|nullable| nullable == 1)),

@@ -262,7 +262,8 @@ impl Connection for PostgresConnection {
                 let db_type: String = row.try_get(1)?;
                 let numeric = (db_type == "numeric" && modifier >= 4).then(|| {
                     let packed = modifier - 4;
-                    (((packed >> 16) & 0xffff) as u32, (packed & 0x7ff) as u32)
+                    // The scale has eleven bits, the highest of which is its sign.
+                    (((packed >> 16) & 0xffff) as u32, ((packed & 0x7ff) ^ 0x400) - 0x400)
                 });
                 let length = match db_type.as_str() {
                     // The modifier of a text includes a header of four bytes.
