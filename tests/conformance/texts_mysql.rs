@@ -4,7 +4,7 @@
 use ekbatan::db::DbErrorKind;
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
-use ekbatan::repository::WriteError;
+use ekbatan::repository::{Direction, PageRequest, WriteError};
 use support::TestDatabase;
 use support::things::ThingState;
 
@@ -12,6 +12,7 @@ on_every_database! {
     only mysql and mariadb:
     an_enum_stores_only_what_it_declares,
     spaces_that_a_text_would_cut_are_refused,
+    pages_by_long_texts_return_every_row_once_in_any_collation,
 }
 
 /// A row with an enum as a `String`, and with a text of 255 bytes and one of 65,535.
@@ -81,4 +82,36 @@ async fn spaces_that_a_text_would_cut_are_refused(db: &TestDatabase) {
     }
     assert_refused(letters.add(short(256)).await, "short");
     assert_refused(letters.add(long(65_536)).await, "long");
+}
+
+/// A server sorts by the first 1,024 bytes (`max_sort_length`) of a text, MySQL only in a collation that pads.
+async fn pages_by_long_texts_return_every_row_once_in_any_collation(db: &TestDatabase) {
+    for collation in ["utf8mb4_bin", "utf8mb4_general_ci"] {
+        db.execute(&format!(
+            "DROP TABLE IF EXISTS letters; CREATE TABLE letters (id char(36) NOT NULL PRIMARY KEY, \
+             kind varchar(9) NOT NULL, short tinytext NOT NULL, `long` longtext NOT NULL, \
+             state varchar(24) NOT NULL, version bigint NOT NULL) CHARACTER SET utf8mb4 COLLATE {collation}"
+        ))
+        .await;
+        let again = db.open_again().await;
+        let letters = again.repository::<Letter>();
+        let added = (0..12).map(|n| {
+            let long = format!("{}{}", "x".repeat(1_500), n * 5 % 12);
+            New::new(Letter { long, ..letter("x") }, ())
+        });
+        let added = letters.add_all(added).await.unwrap();
+        let mut ids: Vec<_> = added.iter().map(|letter| letter.id).collect();
+        ids.sort();
+        for direction in [Direction::Ascending, Direction::Descending] {
+            let mut paged = Vec::new();
+            let mut next = Some(PageRequest::first(2).order_by(Letter::LONG, direction));
+            while let Some(request) = next.filter(|_| paged.len() <= ids.len()) {
+                let page = letters.page(request).await.unwrap();
+                paged.extend(page.rows.iter().map(|letter| letter.id));
+                next = page.next;
+            }
+            paged.sort();
+            assert_eq!(paged, ids, "{collation} {direction:?}");
+        }
+    }
 }

@@ -42,6 +42,7 @@ pub(super) fn column(name: &str, db_type: &str) -> ColumnInfo {
         numeric: None,
         length: None,
         is_enum: false,
+        is_padded: false,
         nulls: Nulls::Refused,
         required: true,
         references: Vec::new(),

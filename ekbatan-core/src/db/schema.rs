@@ -19,6 +19,8 @@ pub(crate) struct ColumnInfo {
     pub(crate) length: Option<u32>,
     /// Whether the type is an enum of the application.
     pub(crate) is_enum: bool,
+    /// Whether its collation compares texts as if they ended in spaces. MySQL sorts those by their first bytes.
+    pub(crate) is_padded: bool,
     pub(crate) nulls: Nulls,
     /// Whether an insert has to name the column: it refuses null, and neither a default nor a
     /// trigger fills it.

@@ -141,6 +141,7 @@ impl BoundQuery {
             numeric: None,
             length: None,
             is_enum: false,
+            is_padded: false,
             nulls: crate::db::Nulls::Refused,
             required: false,
             references: Vec::new(),

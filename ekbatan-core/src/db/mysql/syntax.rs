@@ -197,15 +197,16 @@ impl Syntax for MySqlSyntax {
         ty == ValueType::Bytes && is_at_most(column, SORTED_BYTES)
     }
 
-    /// MariaDB sorts by the first 1,024 bytes (`max_sort_length`) only. A page that compared more
-    /// than it sorts by would lose rows, so on MariaDB both use the first bytes.
+    /// MariaDB sorts by the first 1,024 bytes (`max_sort_length`) only, and so does MySQL where a
+    /// collation pads. A page that compared more than it sorts by would lose rows, so both use the first bytes.
     fn page_key(&self, expression: String, column: &ColumnInfo, ty: ValueType) -> String {
         let sorted = match ty {
             ValueType::Text => 255,
             ValueType::Bytes => SORTED_BYTES,
             _ => return expression,
         };
-        if self.flavour == Flavour::MariaDb && !is_at_most(column, sorted) {
+        let is_cut = self.flavour == Flavour::MariaDb || column.is_padded;
+        if is_cut && !is_at_most(column, sorted) {
             format!("LEFT({expression}, {sorted})")
         } else {
             expression

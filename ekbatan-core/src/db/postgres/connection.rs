@@ -277,6 +277,7 @@ impl Connection for PostgresConnection {
                     numeric,
                     length: length.and_then(|length| u32::try_from(length).ok()),
                     is_enum: row.try_get(2)?,
+                    is_padded: false,
                     nulls: Nulls::of(row.try_get(4)?),
                     required: row.try_get(5)?,
                     references: Vec::new(),

@@ -313,6 +313,7 @@ impl Connection for SqliteConnection {
                     numeric: None,
                     length: None,
                     is_enum: false,
+                    is_padded: false,
                     nulls: Nulls::of(row.try_get(2)?),
                     required: row.try_get(3)?,
                     references: Vec::new(),
