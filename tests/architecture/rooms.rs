@@ -30,7 +30,7 @@ pub const TABLE: [RoomList; 13] = [
     ] },
     // What is read is checked; the schema describes the same keys.
     RoomList { of_crate: "ekbatan-core", folder: "config", rooms: &[
-        rooms("model", &["address", "data_source", "dialect", "ekbatan_config", "error", "events_config", "jobs_config", "findings", "key", "key_path", "keys", "source_keys", "lock_config", "lock_settings", "parameters", "relay_config", "retention_config", "sharding", "spelling", "topic"], &[]),
+        rooms("model", &["address", "data_source", "dialect", "ekbatan_config", "error", "events_config", "jobs_config", "findings", "key", "key_path", "keys", "source_keys", "lock_config", "lock_settings", "parameters", "relay_config", "retention_config", "sharding", "shown_address", "spelling", "topic"], &[]),
         room(&["check"], &["model"]),
         room(&["read"], &["model", "check"]),
         room(&["describe"], &["model"]),

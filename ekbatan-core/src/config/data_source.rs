@@ -9,6 +9,7 @@ use secrecy::SecretString;
 use super::address::{self, Parts, decoded, parameters};
 use super::dialect::Dialect;
 use super::lock_config::LockConfig;
+use super::shown_address::shown;
 
 /// The longest time that a setting may have: databases count milliseconds in 31 bits.
 pub(crate) const LONGEST_TIMEOUT: Duration = Duration::from_secs(24 * 24 * 3_600);
@@ -160,7 +161,7 @@ impl DataSourceConfig {
 
     /// The url with its password as `***`, for messages.
     pub fn shown_url(&self) -> String {
-        address::shown(&self.url)
+        shown(&self.url)
     }
 
     /// Sets [`username`](Self::username).

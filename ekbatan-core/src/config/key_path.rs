@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::address::shown;
+use super::shown_address::shown;
 
 /// One step down.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

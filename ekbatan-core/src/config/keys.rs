@@ -3,10 +3,10 @@
 //! A key is declared here and nowhere else. The reader takes names and kinds from this table,
 //! environment variables are matched against it, and the schema is printed from it.
 
-use super::address::shown;
 use super::key::{AGE, BATCH, BATCHES, CLAIMED, ROWS, RUNS, SOME, TIME};
 use super::key_path::{KeyPath, Step};
 use super::relay_config::{RelayBroker, SaslMechanism};
+use super::shown_address::shown;
 use super::source_keys::{DATA_SOURCE, LOCK_SOURCE};
 use super::spelling::{camel, kebab, nearest, same_key};
 

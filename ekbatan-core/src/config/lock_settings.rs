@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::address::{Parts, dialect};
+use super::address::{Parts, dialect, opened};
 use super::data_source::{DataSourceConfig, application_name};
 use super::dialect::Dialect;
 use super::lock_config::{LockConfig, LockProviderKind, LockStrategy};
@@ -101,10 +101,7 @@ impl LockSettings {
 /// locks in PostgreSQL refuses what it does not know.
 fn inherited(url: &str) -> String {
     match dialect(url) {
-        Some(Dialect::Postgres) => with_effect_only(
-            url.split('#').next().unwrap_or_default().trim_end(),
-            Dialect::Postgres,
-        ),
+        Some(Dialect::Postgres) => with_effect_only(opened(url), Dialect::Postgres),
         _ => url.to_owned(),
     }
 }

@@ -32,6 +32,7 @@ mod read;
 mod relay_config;
 mod retention_config;
 mod sharding;
+mod shown_address;
 mod source_keys;
 mod spelling;
 mod topic;

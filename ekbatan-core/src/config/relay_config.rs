@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use secrecy::SecretString;
 
-use super::address::shown;
+use super::shown_address::shown;
 use super::spelling::names;
 
 /// An entry of `ekbatan.relay`: one relay, and its broker.

@@ -4,13 +4,14 @@ use std::time::Duration;
 
 use super::login;
 use super::times::check_longest;
-use crate::config::address::{Parts, shown};
+use crate::config::address::Parts;
 use crate::config::data_source::{DataSourceConfig, LONGEST_TIMEOUT};
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 use crate::config::lock_config::{LockConfig, LockProviderKind, LockStrategy};
 use crate::config::lock_settings::RETRY_SLEEP;
 use crate::config::parameters::not_for_locks;
+use crate::config::shown_address::shown;
 
 /// A shorter term leaves no time to renew it.
 const LEAST_TERM: Duration = Duration::from_secs(1);

@@ -5,11 +5,12 @@ use std::time::Duration;
 use super::events::{DAY, size};
 use super::login;
 use super::times::check_time;
-use crate::config::address::{Parts, scheme, shown};
+use crate::config::address::{Parts, scheme};
 use crate::config::findings::Findings;
 use crate::config::key::{BATCH, BATCHES};
 use crate::config::key_path::KeyPath;
 use crate::config::relay_config::{RelayBroker, RelayConfig};
+use crate::config::shown_address::shown;
 use crate::config::topic::TopicTemplate;
 
 /// How long an answer of a server is waited for. A relay gives a batch up after twice that time.

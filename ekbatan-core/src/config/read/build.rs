@@ -7,7 +7,6 @@ use super::events::events;
 use super::jobs::jobs;
 use super::relays::relays;
 use super::section::Section;
-use crate::config::address::shown;
 use crate::config::check::Form;
 use crate::config::data_source::DataSourceConfig;
 use crate::config::ekbatan_config::EkbatanConfig;
@@ -15,6 +14,7 @@ use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 use crate::config::keys;
 use crate::config::sharding::{ShardGroupConfig, ShardMemberConfig, ShardingConfig, UnknownShard};
+use crate::config::shown_address::shown;
 use crate::config::spelling::{camel, nearest, same_key};
 use crate::domain::ShardIdentifier;
 

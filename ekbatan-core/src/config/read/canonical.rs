@@ -6,10 +6,10 @@ use std::collections::BTreeMap;
 use figment::value::{Dict, Tag, Value};
 
 use super::yaml::Lines;
-use crate::config::address::shown;
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 use crate::config::keys::{self, Kind};
+use crate::config::shown_address::shown;
 
 /// Renames keys, and records their lines under the new names.
 pub(super) struct Canonical<'a> {

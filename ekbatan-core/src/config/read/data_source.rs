@@ -2,12 +2,13 @@
 
 use super::jdbc;
 use super::section::Section;
-use crate::config::address::{dialect, shown};
+use crate::config::address::dialect;
 use crate::config::data_source::{DataSourceConfig, Durability, TlsMode, application_name};
 use crate::config::dialect::Dialect;
 use crate::config::findings::Findings;
 use crate::config::lock_config::{LockConfig, LockProviderKind, LockStrategy};
 use crate::config::parameters::without_effect;
+use crate::config::shown_address::shown;
 
 /// Makes the settings of one database. `ignored` receives the paths that have no effect.
 pub(super) fn data_source(

@@ -13,10 +13,10 @@ use super::duration;
 use super::interpolation::{Lookup, interpolate};
 use super::section::{Section, Typed};
 use super::tree::{kind_of, whole_number, written_number};
-use crate::config::address::shown;
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
 use crate::config::keys::{self, Key, Kind};
+use crate::config::shown_address::shown;
 use crate::config::spelling::{nearest, same_key};
 
 /// Checks values and collects problems.
