@@ -137,16 +137,8 @@ impl JobOperations {
                 let last_ended: Vec<&RunRow> = last_ended.iter().map(|run| &**run).collect();
                 let (active, last_ended) = (&active[..], &last_ended[..]);
                 let due = |job: &JobRow| {
-                    Known {
-                        job,
-                        schedule: &schedule,
-                        misfire,
-                        active,
-                        last_ended,
-                        now,
-                        has_place: true,
-                    }
-                    .due_at_pause()
+                    Known { job, schedule: &schedule, misfire, active, last_ended, now }
+                        .due_at_pause()
                 };
                 while let Some((decision, state)) = due(&row) {
                     row.take(&decision);

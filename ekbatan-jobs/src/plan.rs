@@ -19,8 +19,6 @@ pub(crate) struct Known<'a> {
     pub(crate) last_ended: &'a [&'a RunRow],
     /// The time of the database, read before the rows.
     pub(crate) now: DateTime<Utc>,
-    /// Whether this node can start a run at once.
-    pub(crate) has_place: bool,
 }
 
 /// What is to be done next with a job.
@@ -35,7 +33,8 @@ pub(crate) enum Step {
 }
 
 impl Known<'_> {
-    pub(crate) fn next_step(&self) -> Step {
+    /// `has_place`: whether this node can start a run at once.
+    pub(crate) fn next_step(&self, has_place: bool) -> Step {
         let Self { job, active, now, .. } = *self;
         let is_paused = job.state == JobState::Paused;
         let one_at_a_time = job.overlap != Overlap::Allow;
@@ -71,7 +70,7 @@ impl Known<'_> {
         }
         let decision = self.misfire.decide(self.schedule, slot, now);
         // Until a run can begin, it is not too late to skip it.
-        if !self.has_place && !decision.run.is_empty() && self.misfire.skips_what_is_late() {
+        if !has_place && !decision.run.is_empty() && self.misfire.skips_what_is_late() {
             return Step::Wait(None);
         }
         Step::Decide { decision, state: RunState::Missed }
@@ -163,8 +162,7 @@ mod tests {
     fn step(job: &JobRow, runs: &[&RunRow], last_ended: &[&RunRow], now: &str) -> Step {
         let (schedule, misfire) = (job.schedule.parse().unwrap(), job.misfire.parse().unwrap());
         let (active, now) = (runs, at(now));
-        Known { job, schedule: &schedule, misfire, active, last_ended, now, has_place: true }
-            .next_step()
+        Known { job, schedule: &schedule, misfire, active, last_ended, now }.next_step(true)
     }
 
     fn run(job: &JobRow, slot: &str, state: RunState) -> RunRow {
@@ -269,8 +267,7 @@ mod tests {
         let due = |job: &JobRow, active: &[&RunRow], last_ended: &[&RunRow], now: &str| {
             let (schedule, misfire) = (hourly(), job.misfire.parse().unwrap());
             let now = at(now);
-            Known { job, schedule: &schedule, misfire, active, last_ended, now, has_place: true }
-                .due_at_pause()
+            Known { job, schedule: &schedule, misfire, active, last_ended, now }.due_at_pause()
         };
         let mut queue = job(JobOptions::default().overlap(Overlap::Queue));
         assert_eq!(due(&queue, &[], &[], "08:59:00"), None);
@@ -332,9 +329,8 @@ mod tests {
                 active: &[],
                 last_ended: &[],
                 now,
-                has_place,
             };
-            known.next_step()
+            known.next_step(has_place)
         };
         let skip = Misfire::Skip { grace: Duration::from_secs(300) };
         assert_eq!(slots(step(skip, "09:01:00", true)), [at("09:00:00")]);

@@ -293,8 +293,8 @@ impl Worker {
         let (active, last_ended) = (&active[..], &last_ended[..]);
         let has_place =
             work.held.len() < self.settings.concurrency && *self.stop.borrow() == Stop::No;
-        let known = Known { job, schedule: &schedule, misfire, active, last_ended, now, has_place };
-        Ok(known.next_step())
+        let known = Known { job, schedule: &schedule, misfire, active, last_ended, now };
+        Ok(known.next_step(has_place))
     }
 
     /// Waits for the runs, cancels those that go on, and gives them back.

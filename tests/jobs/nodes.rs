@@ -391,19 +391,23 @@ async fn a_run_that_panics_when_it_is_cancelled_gives_its_place_back(scene: &Sce
     node.drain(Duration::MAX).await;
 }
 
-async fn a_node_has_no_more_runs_than_it_may(scene: &Scene) {
+/// A job each of whose runs ends once it gets a permit.
+fn closed() -> (Arc<Semaphore>, Report) {
     let open = Arc::new(Semaphore::new(0));
-    let job = {
-        let open = open.clone();
-        Report::new(move |_| {
-            let open = open.clone();
-            async move {
-                open.acquire().await?.forget();
-                Ok(())
-            }
-            .boxed()
-        })
-    };
+    let of_runs = open.clone();
+    let job = Report::new(move |_| {
+        let open = of_runs.clone();
+        async move {
+            open.acquire().await?.forget();
+            Ok(())
+        }
+        .boxed()
+    });
+    (open, job)
+}
+
+async fn a_node_has_no_more_runs_than_it_may(scene: &Scene) {
+    let (open, job) = closed();
     let options = JobOptions::default().overlap(Overlap::Allow);
     let node = scene.node().concurrency(1).job_with(rarely(), job.clone(), options);
     let _node = node.start().await.unwrap();
@@ -420,18 +424,7 @@ async fn a_node_has_no_more_runs_than_it_may(scene: &Scene) {
 
 /// It may be too late for the run by then, or another node may have a place.
 async fn a_slot_with_a_grace_is_left_open_until_a_place_is_free(scene: &Scene) {
-    let open = Arc::new(Semaphore::new(0));
-    let job = {
-        let open = open.clone();
-        Report::new(move |_| {
-            let open = open.clone();
-            async move {
-                let _open = open.acquire().await?;
-                Ok(())
-            }
-            .boxed()
-        })
-    };
+    let (open, job) = closed();
     let grace = JobOptions::default().misfire(Misfire::Skip { grace: HOUR });
     let node = scene.node().concurrency(1).job(rarely(), job.clone());
     let node = node.job_with(rarely(), Sweep::idle(), grace);
