@@ -262,7 +262,7 @@ impl Connection for PostgresConnection {
                 let db_type: String = row.try_get(1)?;
                 let numeric = (db_type == "numeric" && modifier >= 4).then(|| {
                     let packed = modifier - 4;
-                    // The scale has eleven bits, the highest of which is its sign.
+                    // PostgreSQL stores the scale as a number of eleven bits with a sign.
                     (((packed >> 16) & 0xffff) as u32, ((packed & 0x7ff) ^ 0x400) - 0x400)
                 });
                 let length = match db_type.as_str() {

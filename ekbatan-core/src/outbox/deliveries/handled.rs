@@ -88,7 +88,7 @@ fn spans(subscriptions: &Subscriptions, age: Duration, now: DateTime<Utc>) -> Ve
             spans.push(Span { generation, after, before: None, only_delivered });
         }
     };
-    // Then somebody else may read them.
+    // Without a handler of events, somebody else may read them.
     let only_delivered = !subscriptions.want_events();
     if only_delivered {
         add(None, None, true);

@@ -61,10 +61,10 @@ pub(crate) async fn sweep(
     most: usize,
 ) -> Result<Swept, TransactionError<DbError>> {
     let present = subscriptions.generation();
-    let all = Lacking::new(subscriptions, present);
-    if subscriptions.is_empty() || !all.any(database).await.map_err(TransactionError::Database)? {
+    if !is_sweep_due(database, subscriptions).await.map_err(TransactionError::Database)? {
         return Ok(Swept { complete: present, ..Swept::default() });
     }
+    let all = Lacking::new(subscriptions, present);
     let mut swept = Swept::default();
     let mut leaves_out_existing = subscriptions.has_retired();
     // Handlers that are there for long do not wait for the earlier events of a new one.
