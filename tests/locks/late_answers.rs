@@ -23,6 +23,8 @@ const STANDSTILL: Duration = Duration::from_secs(5);
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Late {
     Grant,
+    /// A grant of a server that frees no key by itself.
+    SessionGrant,
     HandOver,
     /// A hand-over that the server tells of by itself.
     Message,
@@ -73,8 +75,12 @@ impl LockBackend for StandsStill {
         if self.is_first(Late::HandOver) {
             return Ok(Attempt::HandedOver(self.hand_over(key, request).await.unwrap()));
         }
-        if self.is_first(Late::Grant) {
+        if self.is_first(Late::Grant) || self.is_first(Late::SessionGrant) {
             tokio::time::sleep(STANDSTILL).await;
+        }
+        if self.late == Late::SessionGrant {
+            let endless = GrantRequest::new(request.owner, request.holder.clone(), LONG * 10);
+            return self.keys.try_grant(key, &endless).await;
         }
         if self.late == Late::Extension {
             // The term begins late, too, so the extension finds the grant.
@@ -111,6 +117,9 @@ impl LockBackend for StandsStill {
     async fn release(&self, key: &str, grant: &Grant) -> Result<Released, BackendError> {
         let stood_still = self.stood_still.load(Ordering::SeqCst);
         if stood_still && !self.release_failed.swap(true, Ordering::SeqCst) {
+            if self.late == Late::SessionGrant {
+                tokio::time::sleep(STANDSTILL).await;
+            }
             return Err(BackendError::unavailable("it stood still a moment ago"));
         }
         self.keys.release(key, grant).await
@@ -130,7 +139,7 @@ impl LockBackend for StandsStill {
     }
 
     fn frees_by_itself(&self) -> bool {
-        true
+        self.late != Late::SessionGrant
     }
 }
 
@@ -146,6 +155,14 @@ async fn a_grant_that_is_over_is_released_and_asked_for_again() {
         // Its key was not waited for.
         assert!(began.elapsed() < STANDSTILL + HOLD / 2, "{late:?}: {:?}", began.elapsed());
     }
+}
+
+/// The server keeps it beyond its term.
+#[tokio::test(start_paused = true)]
+async fn a_late_grant_of_a_session_is_released_also_after_its_term() {
+    let (locks, key) = (StandsStill::locks(Late::SessionGrant), LockKey::named("k"));
+    let lease = locks.try_acquire(&key, LONG, HOLD).await.unwrap();
+    assert!(lease.is_some_and(|lease| lease.is_held()));
 }
 
 #[tokio::test(start_paused = true)]

@@ -107,7 +107,8 @@ pub(super) struct ServerKey {
     other_turn: Option<Instant>,
     /// How long this process's last turn was, if it ended while more of its callers waited.
     pub(super) cut_short: Option<Duration>,
-    /// Grants that the server may have, although a try failed or a lease is over, and when their terms end.
+    /// Grants that the server may have, although a try failed or a lease is over, and when their terms end. A
+    /// server that does not free keys by itself keeps them until they are released.
     doubts: Vec<(Grant, Instant)>,
 }
 
@@ -194,7 +195,7 @@ impl ServerKey {
     /// this process would wait for itself.
     pub(super) async fn settle(&mut self) -> Result<(), BackendError> {
         while let Some((grant, until)) = self.doubts.last().copied() {
-            if Instant::now() < until {
+            if Instant::now() < until || !self.backend().frees_by_itself() {
                 let releasing = self.backend().release(self.stored(), &grant);
                 match self.asking(releasing).await {
                     Err(error) if error.may_pass() => return Err(error),
