@@ -5,7 +5,8 @@ use std::time::Duration;
 use ekbatan::events::{DeliveryFilter, HandlerOptions};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
-use support::{Dialect, until};
+use support::{Dialect, Recorder, until};
+use tracing::Level;
 
 use crate::backlog::closings;
 use crate::scene::{Ledger, Scene, executor, node, post};
@@ -26,7 +27,14 @@ mod everywhere {
     on_every_database! {
         a_long_payload_is_read_when_its_run_begins,
         an_event_that_is_set_back_with_its_delivery_stops_no_other_one,
+        an_event_that_cannot_be_read_is_left_out_of_a_replay,
     }
+}
+
+mod of_mysql {
+    use super::*;
+
+    on_every_database! { only mysql and mariadb: an_event_of_the_year_one_stops_no_other_one }
 }
 
 on_every_database! { on_sqlite_only:
@@ -34,6 +42,7 @@ on_every_database! { on_sqlite_only:
     a_sweep_of_more_than_a_commit_holds_goes_on,
     a_long_payload_of_this_process_is_read_when_its_run_begins,
     dead_letters_are_selected_by_name_beside_one_that_cannot_be_read,
+    an_event_of_the_year_10000_stops_no_other_one,
 }
 
 /// Longer than what a look reads of an event.
@@ -245,4 +254,88 @@ async fn dead_letters_are_selected_by_name_beside_one_that_cannot_be_read(scene:
     let openings = all.event_type("WalletOpened").model_type("Wallet");
     assert_eq!(operations.count(&openings).await.unwrap(), 1);
     assert_eq!(operations.purge(&openings, 1, "alice", "a test").await.unwrap(), 1);
+}
+
+/// Year 1 is what programs in Go and .NET store for a date that was never set. MySQL can read it, but takes none before
+/// the year 1000.
+async fn an_event_of_the_year_one_stops_no_other_one(scene: &Scene) {
+    an_event_with_this_date_stops_no_other_one(scene, "0001-01-01 00:00:00").await;
+}
+
+async fn an_event_of_the_year_10000_stops_no_other_one(scene: &Scene) {
+    an_event_with_this_date_stops_no_other_one(scene, "9999-12-31T23:59:59-01:00").await;
+}
+
+async fn an_event_with_this_date_stops_no_other_one(scene: &Scene, date: &str) {
+    let rows = closings(Uuid::now_v7(), 1..=2);
+    scene.insert_events(&rows).await;
+    change_event(scene, 2, &format!("event_date = '{date}'")).await;
+    let _node = scene.node().handler_with(Ledger::posting(), options()).start().await.unwrap();
+    let wallet = Id::from_uuid(rows[0].wallet);
+    until("both are posted", async || scene.posted(wallet).await == [1, 2]).await;
+    scene.insert_events(&closings(wallet.uuid(), 3..=3)).await;
+    until("so is a later one", async || scene.posted(wallet).await == [1, 2, 3]).await;
+}
+
+async fn an_event_that_cannot_be_read_is_left_out_of_a_replay(scene: &Scene) {
+    let rows = closings(Uuid::now_v7(), 1..=3);
+    scene.insert_events(&rows).await;
+    let date = match scene.scratch.dialect {
+        Dialect::Sqlite => "yesterday",
+        Dialect::Postgres => "infinity",
+        Dialect::MySql | Dialect::MariaDb => ZERO,
+    };
+    change_event(scene, 3, &format!("event_date = '{date}'")).await;
+    let _node = scene.node().handler_with(Ledger::posting(), options()).start().await.unwrap();
+    let wallet = Id::from_uuid(rows[0].wallet);
+    until("the others are posted", async || scene.posted(wallet).await == [1, 2]).await;
+    scene.until_handled("ledger.post").await;
+    let (operations, stored) = (scene.operations(), DeliveryFilter::stored_events("ledger.post"));
+    assert_eq!(operations.count(&stored).await.unwrap(), 2);
+    operations.replay_all(&stored, 2, "alice", "the ledger was lost").await.unwrap();
+    until("the others are posted again", async || scene.posted(wallet).await == [1, 2, 1, 2]).await;
+}
+
+/// What is logged is recorded on one thread only.
+#[tokio::test]
+async fn an_event_without_a_model_is_reported() {
+    an_event_that_lacks_something_is_reported(Dialect::Sqlite, "model_id = NULL").await;
+}
+
+#[tokio::test]
+async fn an_event_without_a_date_is_reported() {
+    let nothing = format!("event_date = '{ZERO}'");
+    an_event_that_lacks_something_is_reported(Dialect::MySql, &nothing).await;
+}
+
+/// What the driver of MySQL reads as no date.
+const ZERO: &str = "0000-00-00 00:00:00";
+
+async fn an_event_that_lacks_something_is_reported(dialect: Dialect, change: &str) {
+    let scene = Scene::start(dialect).await;
+    let (recorder, _guard) = Recorder::start();
+    let rows = closings(Uuid::now_v7(), 1..=2);
+    scene.insert_events(&rows).await;
+    change_event(&scene, 2, change).await;
+    let _node = scene.node().handler_with(Ledger::posting(), options()).start().await.unwrap();
+    let wallet = Id::from_uuid(rows[0].wallet);
+    until("the other one is posted", async || scene.posted(wallet).await == [1]).await;
+    let id = rows[1].id.to_string();
+    until("it is reported", async || {
+        let all = recorder.all();
+        let mut errors = all.iter().filter(|event| event.level == Level::ERROR);
+        errors.any(|event| event.field("event") == Some(&id))
+    })
+    .await;
+}
+
+/// Changes an event as a program does that checks nothing.
+async fn change_event(scene: &Scene, version: i64, change: &str) {
+    let lax = match scene.scratch.dialect {
+        Dialect::MySql | Dialect::MariaDb => "SET SESSION sql_mode = '';",
+        _ => "",
+    };
+    let events = scene.scratch.eventlog("events");
+    let change = format!("{lax} UPDATE {events} SET {change} WHERE model_version = {version}");
+    scene.scratch.execute(&change).await;
 }

@@ -1,6 +1,6 @@
 //! The row of a delivery.
 
-use chrono::{DateTime, Utc};
+use chrono::{DateTime, NaiveDate, NaiveTime, Utc};
 use ekbatan_macros::{Entity, State};
 use sha2::{Digest, Sha256};
 use uuid::Uuid;
@@ -146,6 +146,8 @@ impl NewDelivery {
     ) -> Result<(Staged, Stored<Delivery>), StageError> {
         let Self { event_id, stream, model_version, event_index, event_date, is_delayed, priority } =
             *self;
+        // Another program may have given an event a date that can be read, but not written.
+        let event_date = event_date.clamp(FIRST_DATE, LAST_DATE);
         let delivery = Delivery {
             id: Id::from_uuid(delivery_id(event_id, handler)),
             handler: handler.to_owned(),
@@ -167,6 +169,12 @@ impl NewDelivery {
         stage_new(New::new(delivery, ()), event_date).map(|(row, stored, _)| (row, stored))
     }
 }
+
+/// The first and the last date that every database stores.
+const FIRST_DATE: DateTime<Utc> =
+    NaiveDate::from_ymd_opt(1000, 1, 1).unwrap().and_time(NaiveTime::MIN).and_utc();
+const LAST_DATE: DateTime<Utc> =
+    NaiveDate::from_ymd_opt(9999, 12, 31).unwrap().and_time(NaiveTime::MIN).and_utc();
 
 /// How many bytes of an event's id are its time. The ids of its deliveries begin with them.
 const TIME: usize = 6;

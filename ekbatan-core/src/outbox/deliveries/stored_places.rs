@@ -12,7 +12,7 @@ use super::EventPlace;
 use super::sweep::stream_of;
 use crate::clock::to_micros;
 use crate::db::eventlog::EVENTS;
-use crate::db::{Arg, Database, DbError, Query, Route, TableInfo};
+use crate::db::{Arg, Database, DbError, DbErrorKind, Query, Route, Rows, TableInfo};
 use crate::domain::{ColumnDef, Value, ValueType};
 use crate::outbox::StoredId;
 
@@ -133,7 +133,7 @@ pub(crate) async fn stored_places(
     }
     for (column, texts) in [("event_type", &wanted.event_types), ("model_id", &wanted.model_ids)] {
         if let Some(texts) = texts {
-            filter.and_among(column, texts);
+            filter.and_among(column, texts.iter().cloned().map(Value::Text).collect());
         }
     }
     if let Some(model_type) = &wanted.model_type {
@@ -144,18 +144,38 @@ pub(crate) async fn stored_places(
             filter.and("event_date", operator, Value::Timestamp(to_micros(date)));
         }
     }
-    let columns: Vec<ColumnDef> = std::iter::once(id).chain(COLUMNS.iter().copied()).collect();
-    let names: Vec<&str> = columns.iter().map(|column| column.name).collect();
-    let query = Query {
-        sql: format!("SELECT {} FROM {table} WHERE {}", names.join(", "), filter.sql).into(),
-        args: filter.args,
-        columns: columns.into(),
+    let rows = match database.fetch(&filter.select(COLUMNS), Route::Primary, HOLDER).await {
+        Err(error) if error.kind() == DbErrorKind::Decode => readable(&filter).await?,
+        rows => rows?,
     };
-    let rows = database.fetch(&query, Route::Primary, HOLDER).await?;
     Ok(PlacesPage { places: rows.into_iter().filter_map(StoredPlace::read).collect(), next })
 }
 
+/// The rows of a window without those that cannot be read. The sweep has passed over them, so no handler
+/// has got their events.
+async fn readable(window: &Filter<'_>) -> Result<Rows, DbError> {
+    let listed = window.database.fetch(&window.select(&[]), Route::Primary, HOLDER).await?;
+    let ids = listed.iter().filter_map(|row| StoredId::read(row.first()?)?.uuid());
+    let mut parts: Vec<Vec<Value>> = vec![ids.map(Value::Uuid).collect()];
+    let mut rows = Rows::new();
+    while let Some(mut part) = parts.pop() {
+        let mut filter = window.clone();
+        filter.and_among("id", part.clone());
+        match window.database.fetch(&filter.select(COLUMNS), Route::Primary, HOLDER).await {
+            Err(error) if error.kind() == DbErrorKind::Decode => {
+                if part.len() > 1 {
+                    let rest = part.split_off(part.len() / 2);
+                    parts.extend([part, rest]);
+                }
+            }
+            found => rows.extend(found?),
+        }
+    }
+    Ok(rows)
+}
+
 /// A condition on events.
+#[derive(Clone)]
 struct Filter<'d> {
     database: &'d Database,
     events: &'d TableInfo,
@@ -174,12 +194,24 @@ impl Filter<'_> {
         let _ = write!(self.sql, " AND {operand} {operator} {argument}");
     }
 
-    fn and_among(&mut self, name: &str, texts: &HashSet<String>) {
+    fn and_among(&mut self, name: &str, values: Vec<Value>) {
         let Some(at) = EVENTS.columns.iter().position(|column| column.name == name) else { return };
-        let texts = texts.iter().cloned().map(Value::Text).collect();
-        self.args.push(Arg::Many(ValueType::Text, texts));
-        let syntax = self.database.driver.syntax();
-        let any = syntax.any(self.args.len(), ValueType::Text, &self.events.columns[at]);
+        let (column, ty) = (&self.events.columns[at], EVENTS.columns[at].ty);
+        self.args.push(Arg::Many(ty, values));
+        let any = self.database.driver.syntax().any(self.args.len(), ty, column);
         let _ = write!(self.sql, " AND {any}");
+    }
+
+    /// Reads the id, and these columns.
+    fn select(&self, columns: &[ColumnDef]) -> Query {
+        let id = StoredId::column(self.events);
+        let columns: Vec<ColumnDef> = std::iter::once(id).chain(columns.iter().copied()).collect();
+        let names: Vec<&str> = columns.iter().map(|column| column.name).collect();
+        let table = self.database.driver.syntax().table(&EVENTS);
+        Query {
+            sql: format!("SELECT {} FROM {table} WHERE {}", names.join(", "), self.sql).into(),
+            args: self.args.clone(),
+            columns: columns.into(),
+        }
     }
 }

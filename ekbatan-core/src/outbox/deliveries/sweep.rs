@@ -175,7 +175,10 @@ async fn sweep_within(
     let elsewhere = elsewhere(transaction, lacking, &events, others).await?;
     let mut deliveries = Vec::new();
     for event in &found {
-        let Some(Found { event, kind, generation }) = Found::read(event) else { continue };
+        let Some(Found { event, kind, generation }) = Found::read(event) else {
+            report_unusable(event);
+            continue;
+        };
         for staged in subscriptions.deliveries(kind, event, generation) {
             deliveries.push(staged.map_err(misfit)?);
         }
@@ -405,6 +408,13 @@ impl<'r> Found<'r> {
         let model_type = if let Value::Text(name) = model_type { name } else { "" };
         let kind = EventKind { model: model_type, name: event_type };
         Some(Self { event, kind, generation: number(generation).unwrap_or(0) })
+    }
+}
+
+/// Says so if a row is an event that no handler can get.
+fn report_unusable(row: &[Value]) {
+    if let [Value::Uuid(id), _, _, Value::Text(_), ..] = row {
+        tracing::error!(event = %id, "an event has no `model_id` or no `event_date`; no handler gets it before both are there and its `fanned_out` is NULL again");
     }
 }
 
