@@ -31,6 +31,12 @@ on_every_database! { on_sqlite_only:
     events_are_swept_where_there_are_only_actions,
 }
 
+mod on_postgres {
+    use super::*;
+
+    on_every_database! { only postgres: a_sweep_that_takes_longer_than_a_round_does_less_the_next_time }
+}
+
 fn quick() -> HandlerOptions {
     // The events of other programs have an old date.
     HandlerOptions::default()
@@ -391,4 +397,21 @@ async fn two_models_that_share_a_stream_are_handled_one_at_a_time(scene: &Scene)
         let posted: Vec<i64> = entries.iter().map(|entry| entry.wallet_version).collect();
         assert_eq!(posted, [1, 2, 3]);
     }
+}
+
+/// A round has 30 s, and all of these events would take 40 s.
+async fn a_sweep_that_takes_longer_than_a_round_does_less_the_next_time(scene: &Scene) {
+    let deliveries = scene.scratch.eventlog("deliveries");
+    let slow = format!(
+        "CREATE FUNCTION slow() RETURNS trigger LANGUAGE plpgsql AS $$ \
+         BEGIN PERFORM pg_sleep(0.04); RETURN NEW; END $$; \
+         CREATE TRIGGER slow BEFORE INSERT ON {deliveries} FOR EACH ROW EXECUTE FUNCTION slow()"
+    );
+    scene.scratch.execute(&slow).await;
+    for _ in 0..10 {
+        scene.insert_events(&closings(Uuid::now_v7(), 1..=100)).await;
+    }
+    let builder = scene.node().swept_at_once(1_000).handler_with(Ledger::posting(), quick());
+    let _node = builder.start().await.unwrap();
+    until("some are handled", async || scene.entries().count().await.unwrap() > 0).await;
 }

@@ -7,15 +7,18 @@ use std::time::Duration;
 use ekbatan::events::{DeliveryFilter, EventsError, HandlerOptions, NodeBuilder, Retention};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
+use support::wallet::Wallet;
 use support::{Dialect, until};
 
 use crate::scene::{
     Ledger, Mail, PostEntry, Posting, Renamed, Scene, Scripted, Seen, deposit, node, open_wallet,
+    post,
 };
 
 on_every_database! {
     a_handler_that_comes_back_gets_no_event_again_that_it_has,
     the_steps_of_an_event_that_is_not_handled_outlive_the_retention,
+    a_handler_that_is_retired_and_comes_back_loses_no_event_of_a_process_without_a_node,
 }
 
 mod on_sqlite {
@@ -31,6 +34,9 @@ mod on_sqlite {
         a_renamed_handler_repeats_no_step,
         a_handler_that_is_renamed_after_it_was_retired_goes_on_from_there,
         a_handler_that_takes_over_from_two_retired_ones_gets_no_event_again,
+        a_handler_that_takes_over_from_two_present_ones_gets_each_event_once,
+        what_waits_behind_a_parked_event_goes_on_when_its_handler_has_no_order_any_more,
+        what_waits_behind_a_parked_event_of_a_retired_name_goes_on,
         a_pause_outlives_a_release_that_wants_other_events,
         what_has_another_name_or_is_retired_is_neither_paused_nor_resumed,
     }
@@ -402,4 +408,95 @@ async fn the_steps_of_an_event_that_is_not_handled_outlive_the_retention(scene: 
     assert_eq!(scene.posted(wallet).await, [1]);
     assert_eq!(retention.run(&scene.databases).await.unwrap().keys, 1);
     assert_eq!(scene.scratch.count(&keys).await, 0);
+}
+
+/// The nodes are stopped, the handler is retired, and they are started again.
+async fn a_handler_that_is_retired_and_comes_back_loses_no_event_of_a_process_without_a_node(
+    scene: &Scene,
+) {
+    let options = || HandlerOptions::default().max_age(None);
+    let start =
+        async || scene.node().handler_with(Ledger::posting(), options()).start().await.unwrap();
+    let node = start().await;
+    let other = scene.open_again().await;
+    let wallet = open_wallet(&other).await;
+    scene.until_posted(1).await;
+    node.drain(Duration::from_secs(60)).await;
+    deposit(&other, wallet, 2).await;
+    let operations = scene.operations();
+    let moved = operations.retire(LEDGER, "alice", "the release was taken back").await.unwrap();
+    deposit(&other, wallet, 1).await;
+    let _node = start().await;
+    until("the last one is posted", async || scene.posted(wallet).await == [1, 4]).await;
+    let letters = operations.count(&DeliveryFilter::settled_letters(LEDGER)).await.unwrap();
+    assert_eq!((moved, letters), (2, 2));
+}
+
+/// An application had two handlers, and has one in their place.
+async fn a_handler_that_takes_over_from_two_present_ones_gets_each_event_once(scene: &Scene) {
+    let node = scene.node().handler(Ledger::posting()).handler(Mail::posting());
+    let node = node.start().await.unwrap();
+    let earlier = scene.open_wallet().await;
+    until("both have handled it", async || scene.posted(earlier).await == [1, 1]).await;
+    node.drain(Duration::from_secs(60)).await;
+    let options = HandlerOptions::default().alias(LEDGER).alias("mail.send");
+    let _node = scene.node().handler_with(Renamed::posting(), options).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    scene.deposit(wallet, 3).await;
+    for name in [LEDGER, "mail.send", RENAMED] {
+        scene.until_handled(name).await;
+    }
+    assert_eq!(scene.posted(wallet).await, [1, 2, 3, 4]);
+    assert_eq!(scene.posted(earlier).await, [1, 1]);
+}
+
+/// What an operator does who lets the others go on.
+async fn what_waits_behind_a_parked_event_goes_on_when_its_handler_has_no_order_any_more(
+    scene: &Scene,
+) {
+    let node = scene.node().handler_with(closed_to_openings(), once()).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    two_are_blocked(scene, wallet).await;
+    node.drain(Duration::from_secs(60)).await;
+    // A check finds them after ten minutes.
+    let (deliveries, due) = (scene.scratch.eventlog("deliveries"), "2026-01-01T00:00:00.000000Z");
+    let due = format!("UPDATE {deliveries} SET due = '{due}' WHERE state = 'BLOCKED'");
+    scene.scratch.execute(&due).await;
+    let options = HandlerOptions::unordered().max_attempts(1);
+    let node = scene.node().handler_with(closed_to_openings(), options);
+    let _node = node.start().await.unwrap();
+    until("the others are posted", async || scene.posted(wallet).await.len() == 2).await;
+}
+
+async fn what_waits_behind_a_parked_event_of_a_retired_name_goes_on(scene: &Scene) {
+    let node = scene.node().handler_with(closed_to_openings(), once()).start().await.unwrap();
+    let wallet = scene.open_wallet().await;
+    let operations = scene.operations();
+    until("one is parked", async || !operations.parked(1).await.unwrap().is_empty()).await;
+    node.drain(Duration::from_secs(60)).await;
+    let node = scene.node().handler_with(Renamed::posting(), once().alias(LEDGER));
+    let _node = node.start().await.unwrap();
+    two_are_blocked(scene, wallet).await;
+    assert_eq!(operations.retire(LEDGER, "alice", "it has another name").await.unwrap(), 1);
+    until("the others are posted", async || scene.posted(wallet).await == [2, 3]).await;
+}
+
+fn once() -> HandlerOptions {
+    HandlerOptions::default().max_attempts(1)
+}
+
+fn closed_to_openings() -> Ledger {
+    Ledger::new(|ctx, event| match event.model_version {
+        Some(1) => async { Err("the ledger is closed".into()) }.boxed(),
+        _ => post(ctx, event),
+    })
+}
+
+async fn two_are_blocked(scene: &Scene, wallet: Id<Wallet>) {
+    scene.deposit(wallet, 2).await;
+    until("two wait behind a parked one", async || {
+        let all = scene.operations().status().await.unwrap();
+        all.iter().map(|of| of.blocked).sum::<u64>() == 2
+    })
+    .await;
 }

@@ -199,6 +199,10 @@ impl Poll {
 
     async fn is_blocked(&self, stream: Uuid, handler: &str) -> Result<bool, EventsError> {
         let Some(handler) = self.handlers.get(handler) else { return Ok(true) };
+        if handler.options.order == Order::None {
+            // An earlier release had an order.
+            return Ok(false);
+        }
         is_parked(&self.deliveries, stream, handler.names()).await
     }
 

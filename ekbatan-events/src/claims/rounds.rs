@@ -33,7 +33,7 @@ const SECOND_LOOKS: Duration = Duration::from_secs(60);
 /// A node that holds so many deliveries of a stream claims no more of it.
 const ENOUGH: usize = LONGEST_RUN / 2;
 
-/// A round that follows failed ones claims at least this part of what others do.
+/// A round that follows failed ones claims and sweeps at least this part of what others do.
 const MOST_PARTS: usize = 64;
 
 /// How many rounds in a row begin at once because the one before left streams alone.
@@ -62,8 +62,8 @@ pub(crate) struct Rounds {
     pub(crate) held_sizes: HeldSizes,
     /// How the writes of the next round are made.
     pub(crate) terms: WriteTerms,
-    /// By what the number of deliveries is divided that a round claims, because rounds have failed: what they
-    /// read may take longer than a round may.
+    /// By what the number of deliveries is divided that a round claims, and of events that it sweeps, because
+    /// rounds have failed: what they read or write may take longer than a round may.
     pub(crate) divisor: usize,
     /// By handler, how many deliveries the round may claim.
     pub(crate) room: HashMap<&'static str, Room>,
@@ -153,7 +153,7 @@ impl Rounds {
         self.elsewhere.leave_for(stream, Instant::now(), length);
     }
 
-    /// Lets the next rounds claim less, because one has failed.
+    /// Lets the next rounds do less, because one has failed.
     pub(crate) fn note_failure(&mut self) {
         self.look_again();
         self.divisor = (self.divisor * 2).min(MOST_PARTS);

@@ -37,12 +37,13 @@ impl SubscriptionChanges {
             for event in &handler.events {
                 let own = find(&present, handler.name, event);
                 let earlier = find_earlier(&present, handler, event, own);
-                changes.subscribe(handler, event, own, earlier, &beginning);
-                let Some(earlier) = earlier else { continue };
-                let retire = |row: &mut Subscription| row.state = SubscriptionState::Retired;
-                changes.changed.push(earlier.clone().apply(retire));
-                if own.is_none_or(|row| !row.state.is_subscribed()) {
-                    earlier_names.insert(earlier.handler.as_str());
+                changes.subscribe(handler, event, own, earlier.first().copied(), &beginning);
+                for earlier in earlier {
+                    let retire = |row: &mut Subscription| row.state = SubscriptionState::Retired;
+                    changes.changed.push(earlier.clone().apply(retire));
+                    if own.is_none_or(|row| !row.state.is_subscribed()) {
+                        earlier_names.insert(earlier.handler.as_str());
+                    }
                 }
             }
             changes.note_unwanted(handler, &present);
@@ -188,22 +189,24 @@ fn find<'p>(
     present.iter().find(|row| row.handler == name && row.event_type == event)
 }
 
-/// What is stored under an earlier name of a handler, with which it goes on: events that have a delivery
-/// under that name get no other one. So it does if an operator has retired it under that name, and not under
-/// the present one.
+/// What is stored under the earlier names of a handler, of which it goes on with the first: events that have a
+/// delivery under that name get no other one. Mostly only one of them still gets deliveries. If there are more,
+/// that is the oldest. It goes on also where an operator has retired it under an earlier name, and not under the
+/// present one.
 fn find_earlier<'p>(
     present: &'p [Stored<Subscription>],
     handler: &Handler,
     event: &str,
     own: Option<&Stored<Subscription>>,
-) -> Option<&'p Stored<Subscription>> {
-    let by_alias = |fits: fn(SubscriptionState) -> bool| {
-        let mut rows = handler.options.aliases.iter().filter_map(|name| find(present, name, event));
-        rows.find(|row| fits(row.state))
-    };
+) -> Vec<&'p Stored<Subscription>> {
+    let by_alias = || handler.options.aliases.iter().filter_map(|name| find(present, name, event));
+    let mut subscribed: Vec<_> = by_alias().filter(|row| row.state.is_subscribed()).collect();
+    subscribed.sort_by_key(|row| row.since);
     let is_free = own.is_none_or(|row| row.state == SubscriptionState::Retired);
-    by_alias(SubscriptionState::is_subscribed)
-        .or_else(|| by_alias(is_withdrawn).filter(|_| is_free))
+    if subscribed.is_empty() && is_free {
+        subscribed.extend(by_alias().find(|row| is_withdrawn(row.state)));
+    }
+    subscribed
 }
 
 fn is_withdrawn(state: SubscriptionState) -> bool {

@@ -280,7 +280,7 @@ impl DeliveryOperations {
     /// Releases the deliveries that were blocked by one that is not parked any more. This comes
     /// after that one was changed: who blocks another one afterwards sees it. A handler may have
     /// several names, so all deliveries of the stream are released: others are blocked again.
-    async fn release_behind(&self, stream: Uuid) -> Result<(), EventsError> {
+    pub(crate) async fn release_behind(&self, stream: Uuid) -> Result<(), EventsError> {
         let blocked = Delivery::STREAM.eq(stream) & Delivery::STATE.eq(DeliveryState::Blocked);
         let mut page = Some(PageRequest::first(PAGE).filter(blocked));
         let mut locked = Vec::new();

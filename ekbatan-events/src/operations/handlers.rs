@@ -1,8 +1,10 @@
 //! What an operator does with a handler: pauses and resumes it on all nodes, and retires it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
 
-use ekbatan_core::__private::deliveries::{Delivery, Subscription, SubscriptionState};
+use ekbatan_core::__private::deliveries::{
+    Delivery, DeliveryState, Subscription, SubscriptionState,
+};
 use ekbatan_core::domain::{New, Stored};
 use ekbatan_core::repository::PageRequest;
 
@@ -14,6 +16,9 @@ use crate::operations::deliveries::DeliveryOperations;
 
 /// How many deliveries one transaction moves.
 const CHUNK: usize = 256;
+
+/// How many events one transaction gives their deliveries.
+const SWEPT: usize = 256;
 
 impl DeliveryOperations {
     /// Lets no node claim events for a handler until it is [resumed](Self::resume). Its events go
@@ -31,7 +36,8 @@ impl DeliveryOperations {
 
     /// Retires a handler that no node has any more: its events get no deliveries, and those that
     /// are still to be handled move to the dead letters as skipped. So do the enqueued calls of an
-    /// action that no node has registered. Returns how many moved.
+    /// action that no node has registered. Events that nobody has given deliveries yet get them before. Returns how many
+    /// moved.
     ///
     /// A process may insert some more until it learns of it, within a fifth of its lease. Call it
     /// once more afterwards: that moves them. [`status`](Self::status) shows whether there are any.
@@ -46,17 +52,38 @@ impl DeliveryOperations {
             self.subscriptions_of(handler).await?;
         }
         let now = self.databases.clock().now();
+        self.deliver_what_lacks().await?;
         let log = || operator.did(InterventionKind::Retire, handler, "all nodes".to_owned(), now);
         Registrar::new(&self.databases, &self.shard).retire(handler, now, log).await?;
-        let mut moved = 0;
+        let (mut moved, mut unparked) = (0, HashSet::new());
         loop {
             let of_handler = Delivery::HANDLER.eq(handler);
             let request = PageRequest::first(CHUNK).filter(of_handler);
             let rows = self.deliveries.page(request).await?.rows;
             if rows.is_empty() {
-                return Ok(moved);
+                break;
             }
+            let parked = rows.iter().filter(|row| row.state == DeliveryState::Parked);
+            unparked.extend(parked.map(|row| row.stream));
             moved += self.move_away(rows, operator).await?;
+        }
+        // Those of a later name of the handler may wait there.
+        for stream in unparked {
+            self.release_behind(stream).await?;
+        }
+        Ok(moved)
+    }
+
+    /// Gives deliveries to the events that lack some. If the handler comes back, it gets the events since it was
+    /// retired: what has no delivery by then, it would never get.
+    async fn deliver_what_lacks(&self) -> Result<(), EventsError> {
+        let subscriptions = Registrar::new(&self.databases, &self.shard).read().await?;
+        loop {
+            let swept = self.shard.sweep(&subscriptions, SWEPT).await;
+            let swept = swept.map_err(EventsError::of_transaction)?;
+            if swept.events == 0 || swept.complete >= subscriptions.generation() {
+                return Ok(());
+            }
         }
     }
 

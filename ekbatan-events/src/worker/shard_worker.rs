@@ -304,7 +304,7 @@ impl ShardWorker {
             look_from: std::mem::take(&mut rounds.look_from),
             terms: rounds.terms,
             claimed_at_once: self.settings.claimed_at_once / rounds.divisor,
-            swept_at_once: self.settings.swept_at_once,
+            swept_at_once: (self.settings.swept_at_once / rounds.divisor).max(1),
         };
         let limited = async move {
             match tokio::time::timeout(LONGEST_POLL, poll.run()).await {
