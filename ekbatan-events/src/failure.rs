@@ -25,6 +25,23 @@ pub fn of_panic(panic: &(dyn Any + Send)) -> String {
     shorten(&format!("panicked: {}", text.unwrap_or("no text")))
 }
 
+/// Stored of a delivery whose node was lost.
+const LOST_NODE: &str = "the node that had it was lost";
+
+/// That the node of a delivery was lost, and how the last run failed before.
+pub fn of_lost_node(last: Option<&str>) -> String {
+    match last {
+        None => LOST_NODE.to_owned(),
+        Some(last) if is_of_lost_node(last) => last.to_owned(),
+        Some(last) => shorten(&format!("{LOST_NODE}; before: {last}")),
+    }
+}
+
+/// Whether the last failure is that the node was lost. The run may have been what ended it.
+pub fn is_of_lost_node(last: &str) -> bool {
+    last.starts_with(LOST_NODE)
+}
+
 /// What a future returns within this time, or why it returns nothing.
 pub async fn within<T, E: Display>(
     longest: Duration,

@@ -1,7 +1,7 @@
 //! Nodes that end, in order and not in order.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use chrono::TimeDelta;
@@ -17,6 +17,8 @@ use crate::scene::{Entry, Ledger, Mail, Scene, deposit, executor, node, open_wal
 
 on_every_database! {
     others_take_over_what_a_node_had_claimed_that_died,
+    an_event_that_ends_one_process_after_another_is_given_up,
+    a_failure_after_the_loss_of_a_node_is_counted_once,
     a_silent_node_is_taken_over_after_its_lease_and_a_fifth,
     a_look_claims_no_more_than_there_is_room_for,
     a_drained_node_hands_back_what_it_has_not_handled,
@@ -229,6 +231,54 @@ async fn note_takeovers(scene: &Scene) {
 }
 
 /// The time is counted in renewals of the node that takes over: five are a lease.
+/// As with a stack overflow: of a run whose node is dropped nothing is stored.
+async fn an_event_that_ends_one_process_after_another_is_given_up(scene: &Scene) {
+    let options = HandlerOptions::default().max_attempts(2);
+    let (runs, operations) = (Arc::new(AtomicUsize::new(0)), scene.operations());
+    let parked = async || operations.parked(1).await.unwrap().pop();
+    let mut processes = 0;
+    while parked().await.is_none() {
+        let counted = runs.clone();
+        let ending = Ledger::new(move |_, _| {
+            counted.fetch_add(1, Ordering::SeqCst);
+            std::future::pending().boxed()
+        });
+        let node = scene.node().lease(Duration::from_secs(1));
+        let node = node.handler_with(ending, options.clone()).start().await.unwrap();
+        if processes == 0 {
+            scene.open_wallet().await;
+        }
+        processes += 1;
+        until("it runs, or is given up", async || {
+            runs.load(Ordering::SeqCst) == processes || parked().await.is_some()
+        })
+        .await;
+        drop(node);
+    }
+    let parked = parked().await.unwrap();
+    assert_eq!(parked.attempts, 2, "the first one was not known to end its process");
+    assert_eq!(runs.load(Ordering::SeqCst), 3);
+    assert_eq!(parked.last_error.as_deref(), Some("the node that had it was lost"));
+}
+
+async fn a_failure_after_the_loss_of_a_node_is_counted_once(scene: &Scene) {
+    let (lease, ledger) = (Duration::from_secs(1), stuck(&Arc::new(Semaphore::new(0))));
+    let seen = ledger.seen();
+    let dying = scene.node().lease(lease).handler(ledger).start().await.unwrap();
+    scene.open_wallet().await;
+    until("it runs", async || !seen.lock().unwrap().is_empty()).await;
+    drop(dying);
+    let failing = Ledger::new(|_, _| async { Err("the ledger is closed".into()) }.boxed());
+    let options = HandlerOptions::default().max_attempts(1);
+    let node = scene.node().lease(lease).handler_with(failing, options);
+    let _node = node.start().await.unwrap();
+    let operations = scene.operations();
+    until("it is parked", async || !operations.parked(1).await.unwrap().is_empty()).await;
+    let parked = operations.parked(1).await.unwrap().pop().unwrap();
+    assert_eq!(parked.attempts, 1);
+    assert_eq!(parked.last_error.as_deref(), Some("the ledger is closed"));
+}
+
 async fn a_silent_node_is_taken_over_after_its_lease_and_a_fifth(scene: &Scene) {
     note_takeovers(scene).await;
     let mut late = Vec::new();

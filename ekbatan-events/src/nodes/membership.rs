@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use chrono::{DateTime, Utc};
 use ekbatan_core::__private::deliveries::{Claimant, Delivery, DeliveryState, OfHandlers};
-use ekbatan_core::domain::{Id, New, Stored};
+use ekbatan_core::domain::{Changed, Id, New, Stored};
 use ekbatan_core::repository::Repository;
 use ekbatan_core::shard::{Databases, Shard};
 use ekbatan_macros::{Entity, State};
@@ -324,14 +324,22 @@ pub(crate) async fn free_deliveries(
     Ok(shard.transactions().in_transaction(asking).await?)
 }
 
-/// Releases deliveries. Returns how many were still as they were read.
+/// Releases deliveries whose node was lost. Returns how many were still as they were read.
 async fn release_all(
     deliveries: &Repository<Delivery>,
     rows: Vec<Stored<Delivery>>,
     now: DateTime<Utc>,
 ) -> Result<usize, EventsError> {
     let mut count = 0;
-    for released in join_all(rows.into_iter().map(|row| release(deliveries, row, now))).await {
+    let releases = rows.into_iter().map(|row| {
+        let lost = failure::of_lost_node(row.last_error.as_deref());
+        let released = row.apply(|row| {
+            (row.state, row.node, row.due) = (DeliveryState::New, Uuid::nil(), now);
+            row.last_error = Some(lost);
+        });
+        update(deliveries, released)
+    });
+    for released in join_all(releases).await {
         count += usize::from(released?);
     }
     Ok(count)
@@ -363,6 +371,14 @@ async fn change(
     due: DateTime<Utc>,
 ) -> Result<bool, EventsError> {
     let change = row.apply(|row| (row.state, row.node, row.due) = (state, Uuid::nil(), due));
+    update(deliveries, change).await
+}
+
+/// `false` if the delivery is not as it was read.
+async fn update(
+    deliveries: &Repository<Delivery>,
+    change: Changed<Delivery>,
+) -> Result<bool, EventsError> {
     match deliveries.update(change).await.map_err(EventsError::from) {
         Ok(_) => Ok(true),
         Err(error) if error.is_stale() => Ok(false),

@@ -1,5 +1,6 @@
 //! One run of a handler, and what becomes of its delivery.
 
+use std::ops::ControlFlow;
 use std::panic::AssertUnwindSafe;
 use std::sync::Arc;
 use std::time::Duration;
@@ -213,7 +214,8 @@ impl Runner {
             Ok(Ok(event)) => self.run_once(handler, delivery, event).await,
             Ok(Err(why)) => {
                 handler.count(self.shard.identifier(), |counts| counts.failed += 1);
-                self.give_up(handler, delivery, why).await
+                let attempt = failures_of(delivery).saturating_add(1);
+                self.give_up(handler, delivery, why, attempt).await
             }
             Err(error) => {
                 let why = format!("the event could not be read: {error}");
@@ -238,9 +240,18 @@ impl Runner {
                 .last_error
                 .as_ref()
                 .map_or(why.clone(), |last| format!("{why}; the last failure: {last}"));
-            return self.give_up(handler, delivery, why).await;
+            return self.give_up(handler, delivery, why, failures.saturating_add(1)).await;
         }
         let attempt = failures.saturating_add(1);
+        let counted = if is_of_lost_node(delivery) {
+            match self.count_first(handler, delivery, failures).await? {
+                ControlFlow::Continue(counted) => Some(counted),
+                ControlFlow::Break(end) => return Ok(end),
+            }
+        } else {
+            None
+        };
+        let delivery = counted.as_ref().unwrap_or(delivery);
         let date = event.date;
         let mut ctx = HandlerContext {
             executor: &self.executor,
@@ -282,6 +293,25 @@ impl Runner {
                 Ok(End::Handled)
             }
             Some(why) => self.fail(handler, delivery, why, attempt, date, is_last).await,
+        }
+    }
+
+    /// Counts an attempt before its run, which may end the process. Breaks if there is none.
+    async fn count_first(
+        &self,
+        handler: &Handler,
+        delivery: &Stored<Delivery>,
+        failures: u32,
+    ) -> Result<ControlFlow<End, Stored<Delivery>>, EventsError> {
+        if handler.options.max_attempts.is_some_and(|most| failures >= most) {
+            let why = delivery.last_error.clone().unwrap_or_default();
+            return self.give_up(handler, delivery, why, failures).await.map(ControlFlow::Break);
+        }
+        let counted = delivery.clone().apply(|row| row.attempts = i64::from(failures) + 1);
+        match self.deliveries.update(counted).await.map_err(EventsError::from) {
+            Ok(counted) => Ok(ControlFlow::Continue(counted)),
+            Err(error) if error.is_stale() => Ok(ControlFlow::Break(End::Lost)),
+            Err(error) => Err(error),
         }
     }
 
@@ -339,13 +369,13 @@ impl Runner {
             || options.max_attempts.is_some_and(|most| attempt >= most)
             || self.too_old(handler, date, attempt).is_some();
         if is_last {
-            return self.give_up(handler, delivery, why).await;
+            return self.give_up(handler, delivery, why, attempt).await;
         }
         let now = self.clock.now();
         let until = now + options.retry.after(attempt, fastrand::f64());
         let change = delivery.clone().apply(|row| {
             (row.state, row.node, row.due) = (DeliveryState::Waiting, Uuid::nil(), until);
-            row.attempts += 1;
+            row.attempts = i64::from(attempt);
             row.last_error = Some(failure::shorten(&why));
         });
         let is_kept = self.update(change).await?;
@@ -358,21 +388,22 @@ impl Runner {
         handler: &Handler,
         delivery: &Stored<Delivery>,
         why: String,
+        attempts: u32,
     ) -> Result<End, EventsError> {
         tracing::error!(handler = handler.name, event = %delivery.event_id, error = %why, "an event is given up");
         match handler.options.after_last_attempt {
             AfterLastAttempt::Park => {
                 let change = delivery.clone().apply(|row| {
                     (row.state, row.node) = (DeliveryState::Parked, Uuid::nil());
-                    row.attempts += 1;
+                    row.attempts = i64::from(attempts);
                     row.last_error = Some(failure::shorten(&why));
                 });
                 let is_kept = self.update(change).await?;
                 Ok(if is_kept { End::Failed { until: None } } else { End::Lost })
             }
             AfterLastAttempt::DeadLetter => {
-                let (error, attempts) = (failure::shorten(&why), delivery.attempts + 1);
-                let letter = DeadLetter::of(delivery, error, attempts, self.clock.now());
+                let error = failure::shorten(&why);
+                let letter = DeadLetter::of(delivery, error, i64::from(attempts), self.clock.now());
                 let moving = |transaction| async move {
                     self.deliveries.within(&transaction).erase(delivery).await?;
                     self.dead_letters.within(&transaction).add(New::new(letter, ())).await?;
@@ -399,6 +430,11 @@ impl Runner {
             Err(error) => Err(error),
         }
     }
+}
+
+/// Whether the last node of the delivery was lost. The run may have been what ended it.
+fn is_of_lost_node(delivery: &Delivery) -> bool {
+    delivery.last_error.as_deref().is_some_and(failure::is_of_lost_node)
 }
 
 /// How often the delivery has failed.
