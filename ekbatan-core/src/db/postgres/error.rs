@@ -11,7 +11,8 @@ fn kind(code: &str) -> DbErrorKind {
     use DbErrorKind as K;
     match code {
         "23505" => K::UniqueViolation,
-        "23503" => K::ForeignKeyViolation,
+        // A server from version 18 on says of `ON DELETE RESTRICT` that it is a violation of its own kind.
+        "23503" | "23001" => K::ForeignKeyViolation,
         "23502" => K::NotNullViolation,
         "23514" | "23P01" => K::CheckViolation,
         "40P01" => K::Deadlock,
@@ -74,6 +75,13 @@ pub(super) fn at_connect(error: sqlx::Error, address: &str, files: &[PathBuf]) -
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_row_that_is_still_referred_to_violates_a_foreign_key() {
+        for code in ["23503", "23001"] {
+            assert_eq!(kind(code), DbErrorKind::ForeignKeyViolation, "{code}");
+        }
+    }
 
     #[test]
     fn a_timeout_that_ends_the_session_makes_it_unavailable() {
