@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use ekbatan::action::Fence;
 use ekbatan::chrono::NaiveDate;
-use ekbatan::db::{DbErrorKind, SchemaError};
+use ekbatan::db::{DbError, DbErrorKind, SchemaError};
 use ekbatan::domain::New;
 use ekbatan::prelude::*;
 use ekbatan::repository::{Direction, PageRequest, WriteError};
@@ -23,6 +23,7 @@ on_every_database! {
     a_value_that_a_column_would_change_is_refused,
     a_row_that_is_too_long_is_refused_and_the_next_row_is_stored,
     lossy_columns_are_named,
+    tables_of_engines_without_transactions_are_only_read,
     pages_by_enum_return_every_row_once,
     both_timestamp_types_store_utc,
     the_greatest_numbers_without_a_sign_are_read,
@@ -330,5 +331,47 @@ async fn the_greatest_numbers_without_a_sign_are_read(db: &TestDatabase) {
     for meter in stored {
         let call = executor.execute(&ReadMeter, Wanted { meter: meter.id }).fenced_by(&fence);
         assert_eq!(call.await.unwrap(), meter);
+    }
+}
+
+/// A table that other programs create. Its rows have no foreign keys, which MyISAM does not have.
+async fn create_nodes_of(db: &TestDatabase, engine: &str) {
+    db.execute(&format!(
+        "DROP TABLE IF EXISTS nodes; CREATE TABLE nodes (id char(36) NOT NULL PRIMARY KEY, parent char(36), \
+         label varchar(20) NOT NULL, at datetime(6) NOT NULL, state varchar(24) NOT NULL, \
+         version bigint NOT NULL) ENGINE={engine}"
+    ))
+    .await;
+}
+
+/// ROLLBACK leaves what was written to such a table.
+async fn tables_of_engines_without_transactions_are_only_read(db: &TestDatabase) {
+    let aria = (db.dialect == Dialect::MariaDb).then_some("Aria");
+    for engine in ["MyISAM", "MEMORY"].into_iter().chain(aria) {
+        create_nodes_of(db, engine).await;
+        let expected = format!(
+            "table `nodes` is stored by {engine}, which cannot undo a commit; \
+             `ALTER TABLE nodes ENGINE=InnoDB` stores it by an engine that can"
+        );
+        let named = |error: String| assert!(error.ends_with(&expected), "{error}");
+        let databases = db.open_again().await;
+        named(databases.check::<Node>().await.unwrap_err().to_string());
+        let executor = ActionExecutor::builder(&databases, "a").model::<Node>().build().await;
+        named(executor.unwrap_err().to_string());
+        let nodes = databases.repository::<Node>();
+        let added = New::new(node("root", None), ());
+        named(nodes.add(added.clone()).await.unwrap_err().to_string());
+        let transactions = databases.transactions();
+        let within = transactions.in_transaction(async |tx| {
+            let added = nodes.within(&tx).add(added.clone()).await;
+            named(added.unwrap_err().to_string());
+            Ok::<_, DbError>(())
+        });
+        within.await.unwrap();
+        assert_eq!(nodes.count().await.unwrap(), 0, "it can be read");
+    }
+    for engine in ["InnoDB", "InnoDB PARTITION BY KEY (id) PARTITIONS 2"] {
+        create_nodes_of(db, engine).await;
+        db.open_again().await.check::<Node>().await.unwrap();
     }
 }

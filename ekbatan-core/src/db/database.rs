@@ -361,6 +361,11 @@ impl Database {
         Ok(info)
     }
 
+    /// Rejects a write to a table that would keep a part of it if the commit is rejected.
+    pub(crate) fn check_undone(&self, table: &TableInfo) -> Result<(), SchemaError> {
+        table.check_undone(self.driver.address())
+    }
+
     /// The columns of a table, if the database was already asked.
     pub(crate) fn known_table(
         &self,

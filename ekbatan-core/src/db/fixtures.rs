@@ -57,7 +57,7 @@ pub(super) fn table(
     let columns = table.columns.iter().map(|of| column(of.name, db_type(of)));
     let (columns, rules) = (columns.collect(), Rules::default());
     let (by_id, by_ids) = Default::default();
-    Arc::new(TableInfo { table, columns, rules, unfilled: Vec::new(), by_id, by_ids })
+    Arc::new(TableInfo { table, columns, rules, uninsertable: Vec::new(), by_id, by_ids })
 }
 
 /// A change without values.

@@ -24,6 +24,9 @@ pub(crate) enum Rule {
     Referred(Vec<String>),
     /// Writes further rows, or other values than the statement says.
     Reaction,
+    /// An engine of this name, which cannot undo what it has written.
+    #[cfg_attr(not(feature = "mysql"), allow(dead_code))] // others have one engine
+    EngineWithoutTransactions(String),
 }
 
 /// The rules of a table.
@@ -41,6 +44,8 @@ pub(crate) struct Rules {
     pub(crate) reacts: bool,
     /// Whether a unique key contains the id.
     pub(crate) has_unique_id: bool,
+    /// The engine that stores the table, if it cannot undo what it has written.
+    pub(crate) engine_without_transactions: Option<String>,
 }
 
 impl Rules {
@@ -98,6 +103,7 @@ impl Rules {
                 watch(&mut self.keys, &|name| is_listed(&columns, name));
             }
             Rule::Reaction => self.reacts = true,
+            Rule::EngineWithoutTransactions(name) => self.engine_without_transactions = Some(name),
         }
     }
 }

@@ -64,9 +64,9 @@ pub(crate) struct TableInfo {
     pub(crate) table: &'static Table,
     /// The columns in the database, in the order of `table.columns`.
     pub(crate) columns: Vec<ColumnInfo>,
-    /// Why no row can be inserted, one sentence per column; empty if rows can be inserted. Reads
-    /// and updates work all the same.
-    pub(super) unfilled: Vec<String>,
+    /// Why no row can be inserted, one sentence per reason; empty if rows can be inserted. Reads
+    /// work all the same.
+    pub(super) uninsertable: Vec<String>,
     /// What in the database looks at the changes of rows.
     pub(crate) rules: Rules,
     /// The text of the read of one row by its id, built once.
@@ -212,21 +212,30 @@ impl TableInfo {
             }
         }
         problems.extend(repeatable_id(table, &found, &rules));
-        let unfilled = unfilled(table, &found);
+        let mut uninsertable: Vec<String> = not_undone(table, &rules).into_iter().collect();
+        uninsertable.extend(unfilled(table, &found));
         if problems.is_empty() {
             let (by_id, by_ids) = (OnceLock::new(), OnceLock::new());
-            return Ok(Self { table, columns, rules, unfilled, by_id, by_ids });
+            return Ok(Self { table, columns, rules, uninsertable, by_id, by_ids });
         }
-        problems.extend(unfilled);
+        problems.extend(uninsertable);
         Err(misfit_of(table, database, problems))
     }
 
     /// Rejects a table into which no row can be inserted.
     pub(crate) fn check_insertable(&self, database: &str) -> Result<(), SchemaError> {
-        if self.unfilled.is_empty() {
+        if self.uninsertable.is_empty() {
             Ok(())
         } else {
-            Err(misfit_of(self.table, database, self.unfilled.clone()))
+            Err(misfit_of(self.table, database, self.uninsertable.clone()))
+        }
+    }
+
+    /// Rejects a table whose engine cannot undo a commit.
+    pub(crate) fn check_undone(&self, database: &str) -> Result<(), SchemaError> {
+        match not_undone(self.table, &self.rules) {
+            Some(problem) => Err(misfit_of(self.table, database, vec![problem])),
+            None => Ok(()),
         }
     }
 }
@@ -267,6 +276,16 @@ fn repeatable_id(table: &Table, found: &[ColumnInfo], rules: &Rules) -> Option<S
         "column `{}` is in no primary key and no unique index, so two rows may have one id, and each read \
          looks at the whole table; add one of them",
         id.name
+    ))
+}
+
+/// The problem of a table that keeps what a rejected commit has written.
+fn not_undone(table: &Table, rules: &Rules) -> Option<String> {
+    let engine = rules.engine_without_transactions.as_ref()?;
+    let table = table.full_name();
+    Some(format!(
+        "table `{table}` is stored by {engine}, which cannot undo a commit; \
+         `ALTER TABLE {table} ENGINE=InnoDB` stores it by an engine that can"
     ))
 }
 

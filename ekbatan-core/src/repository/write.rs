@@ -112,6 +112,7 @@ impl<T: Entity> Repository<T> {
         self.settle_pending().await;
         let database = self.destination(&rows)?;
         let info = self.table(&database, T::TABLE).await?;
+        database.check_undone(&info).map_err(TableError::from)?;
         let mut seen = HashSet::new();
         let mut changes = Vec::with_capacity(rows.len());
         let mut answers = Vec::with_capacity(rows.len());

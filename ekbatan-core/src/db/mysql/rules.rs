@@ -20,6 +20,9 @@ use crate::domain::Table;
 const RULES: &str = "
 SELECT IF(table_type = 'SYSTEM VERSIONED', 'row', 'reacts'), NULL, NULL, NULL FROM information_schema.tables
 WHERE table_schema = {schema} AND table_name = {table} AND table_type <> 'BASE TABLE';
+SELECT 'engine', NULL, NULL, engine FROM information_schema.tables
+WHERE table_schema = {schema} AND table_name = {table}
+AND engine NOT IN (SELECT engine FROM information_schema.engines WHERE transactions = 'YES');
 SELECT 'row', NULL, NULL, NULL FROM information_schema.columns
 WHERE table_schema = {schema} AND table_name = {table} AND generation_expression <> '';
 SELECT 'row', NULL, NULL, NULL FROM information_schema.partitions
@@ -86,6 +89,7 @@ impl MySqlConnection {
                 ("referred", _, Some(column), _) => rules.push(Rule::Referred(vec![column])),
                 ("refers", _, Some(column), _) => rules.push(Rule::Reference(vec![column])),
                 ("expression", .., Some(sql)) => rules.push(Rule::Expression(sql)),
+                ("engine", .., Some(name)) => rules.push(Rule::EngineWithoutTransactions(name)),
                 // Nothing cascades from an id, because no id changes.
                 ("cascades", _, Some(column), _) if column == table.columns[0].name => {}
                 ("cascades" | "reacts", ..) => rules.push(Rule::Reaction),
