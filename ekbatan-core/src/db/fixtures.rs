@@ -45,6 +45,7 @@ pub(super) fn column(name: &str, db_type: &str) -> ColumnInfo {
         is_padded: false,
         nulls: Nulls::Refused,
         required: true,
+        is_computed: false,
         references: Vec::new(),
     }
 }

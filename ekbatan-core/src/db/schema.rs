@@ -25,6 +25,8 @@ pub(crate) struct ColumnInfo {
     /// Whether an insert has to name the column: it refuses null, and neither a default nor a
     /// trigger fills it.
     pub(crate) required: bool,
+    /// Whether the database computes its values, and refuses every other one.
+    pub(crate) is_computed: bool,
     /// What its foreign keys refer to. Filled only by dialects that check foreign keys row by
     /// row, and so must write parents first.
     pub(crate) references: Vec<Reference>,
@@ -213,6 +215,7 @@ impl TableInfo {
         }
         problems.extend(repeatable_id(table, &found, &rules));
         let mut uninsertable: Vec<String> = not_undone(table, &rules).into_iter().collect();
+        uninsertable.extend(columns.iter().filter(|column| column.is_computed).map(computed));
         uninsertable.extend(unfilled(table, &found));
         if problems.is_empty() {
             let (by_id, by_ids) = (OnceLock::new(), OnceLock::new());
@@ -287,6 +290,15 @@ fn not_undone(table: &Table, rules: &Rules) -> Option<String> {
         "table `{table}` is stored by {engine}, which cannot undo a commit; \
          `ALTER TABLE {table} ENGINE=InnoDB` stores it by an engine that can"
     ))
+}
+
+/// The problem of a column that no statement may write.
+fn computed(column: &ColumnInfo) -> String {
+    format!(
+        "the database computes column `{}`, so no value can be written to it; \
+         leave the field out, or turn it into an ordinary column",
+        column.name
+    )
 }
 
 /// The problems of the columns that have to be filled and that the code does not have.

@@ -30,7 +30,7 @@ const COLUMNS: &str = "\
                 SELECT 1 FROM information_schema.triggers \
                 WHERE event_object_schema = ? AND event_object_table = ? \
                 AND event_manipulation = 'INSERT' AND action_timing = 'BEFORE'), \
-        LOCATE('_0900_', c.collation_name) = 0 \
+        LOCATE('_0900_', c.collation_name) = 0, IFNULL(c.generation_expression <> '', FALSE) \
     FROM information_schema.columns c \
     JOIN information_schema.tables t ON t.table_schema = ? AND t.table_name = ? \
     WHERE c.table_schema = ? AND c.table_name = ? ORDER BY c.ordinal_position";
@@ -132,6 +132,7 @@ fn columns(
             is_padded: number(row, 7)? == Some(1),
             nulls: Nulls::of(number(row, 5)?.map(|nullable| nullable == 1)),
             required: number(row, 6)? == Some(1),
+            is_computed: number(row, 8)? == Some(1),
         })
     };
     rows.iter().map(column).collect()

@@ -144,6 +144,7 @@ impl BoundQuery {
             is_padded: false,
             nulls: crate::db::Nulls::Refused,
             required: false,
+            is_computed: false,
             references: Vec::new(),
         };
         for (n, value) in values.iter().enumerate() {

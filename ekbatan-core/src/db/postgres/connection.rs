@@ -247,7 +247,8 @@ impl Connection for PostgresConnection {
              CASE WHEN c.relkind IN ('r', 'p') THEN NOT a.attnotnull END, \
              c.relkind IN ('r', 'p') AND a.attnotnull AND NOT a.atthasdef AND a.attidentity = '' \
              AND NOT EXISTS (SELECT FROM pg_trigger g WHERE g.tgrelid = c.oid AND NOT g.tgisinternal \
-             AND g.tgtype & 7 = 7) \
+             AND g.tgtype & 7 = 7), \
+             a.attgenerated <> '' OR a.attidentity = 'a' \
              FROM pg_attribute a JOIN pg_type t ON t.oid = a.atttypid \
              JOIN pg_namespace s ON s.oid = t.typnamespace JOIN pg_class c ON c.oid = a.attrelid \
              WHERE a.attrelid = to_regclass($1) AND a.attnum > 0 AND NOT a.attisdropped ORDER BY a.attnum",
@@ -280,6 +281,7 @@ impl Connection for PostgresConnection {
                     is_padded: false,
                     nulls: Nulls::of(row.try_get(4)?),
                     required: row.try_get(5)?,
+                    is_computed: row.try_get(6)?,
                     references: Vec::new(),
                 })
             })

@@ -293,13 +293,15 @@ impl Connection for SqliteConnection {
         self.trips += 1;
         let name = super::syntax::SqliteSyntax.table(table);
         // A column of a primary key is never null here, although SQLite allows it for most types.
-        // An integer that is the key is filled by SQLite.
+        // An integer that is the key is filled by SQLite. `pragma_table_info` leaves out computed columns, which
+        // are hidden in the ways 2 and 3. In the way 1 virtual tables hide parameters of their own.
         let sql = "SELECT c.name, c.type, \
             CASE WHEN t.type = 'view' THEN NULL ELSE c.\"notnull\" = 0 AND c.pk = 0 END, \
-            c.\"notnull\" AND c.dflt_value IS NULL AND NOT (c.pk AND upper(c.type) = 'INTEGER') \
-            FROM pragma_table_info(?1) c \
+            c.\"notnull\" AND c.dflt_value IS NULL AND c.hidden = 0 AND NOT (c.pk AND upper(c.type) = 'INTEGER'), \
+            c.hidden IN (2, 3) \
+            FROM pragma_table_xinfo(?1) c \
             LEFT JOIN sqlite_schema t ON t.name = ?1 COLLATE NOCASE AND t.type IN ('table', 'view') \
-            ORDER BY c.cid";
+            WHERE c.hidden <> 1 ORDER BY c.cid";
         let rows = sqlx::query(sql)
             .bind(name.trim_matches('"'))
             .fetch_all(&mut self.inner)
@@ -316,6 +318,7 @@ impl Connection for SqliteConnection {
                     is_padded: false,
                     nulls: Nulls::of(row.try_get(2)?),
                     required: row.try_get(3)?,
+                    is_computed: row.try_get(4)?,
                     references: Vec::new(),
                 })
             })
