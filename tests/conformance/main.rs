@@ -41,6 +41,7 @@ mod refused_values;
 mod repository;
 mod retry;
 mod sizes;
+mod suppressed_rows;
 mod texts_mysql;
 mod texts_postgres;
 mod tracing;

@@ -126,6 +126,17 @@ impl DbError {
         self
     }
 
+    /// The error of a commit of which a trigger suppressed a row. `table` may be several tables, if the
+    /// database does not say which one it was.
+    #[cfg(any(feature = "sqlite", feature = "postgres"))]
+    pub(crate) fn suppressed(table: &str) -> Self {
+        let message = format!(
+            "a trigger of the table `{table}` suppressed the change of a row, so nothing was written; \
+             let the trigger raise an error, or drop it"
+        );
+        Self::new(DbErrorKind::Other, message)
+    }
+
     /// The same error of a commit that is known to be undone. The connection can still be used.
     #[cfg(feature = "sqlite")]
     pub(crate) fn undone(mut self) -> Self {

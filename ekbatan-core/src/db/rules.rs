@@ -24,6 +24,9 @@ pub(crate) enum Rule {
     Referred(Vec<String>),
     /// Writes further rows, or other values than the statement says.
     Reaction,
+    /// May keep a statement from writing a row, without an error. SQLite counts the rows anyway.
+    #[cfg_attr(not(feature = "postgres"), allow(dead_code))]
+    Suppression,
     /// An engine of this name, which cannot undo what it has written.
     #[cfg_attr(not(feature = "mysql"), allow(dead_code))] // others have one engine
     EngineWithoutTransactions(String),
@@ -42,6 +45,9 @@ pub(crate) struct Rules {
     pub(crate) refers: bool,
     /// Whether a write may change more than it says: the table has triggers, or is a view.
     pub(crate) reacts: bool,
+    /// Whether a trigger may suppress the write of a row, so that the rows of each statement must be
+    /// counted.
+    pub(crate) may_suppress: bool,
     /// Whether a unique key contains the id.
     pub(crate) has_unique_id: bool,
     /// The engine that stores the table, if it cannot undo what it has written.
@@ -103,6 +109,7 @@ impl Rules {
                 watch(&mut self.keys, &|name| is_listed(&columns, name));
             }
             Rule::Reaction => self.reacts = true,
+            Rule::Suppression => self.may_suppress = true,
             Rule::EngineWithoutTransactions(name) => self.engine_without_transactions = Some(name),
         }
     }

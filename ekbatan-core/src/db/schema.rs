@@ -241,6 +241,12 @@ impl TableInfo {
             None => Ok(()),
         }
     }
+
+    /// Whether this is a view. Its catalogue does not say whether a column can hold null.
+    #[cfg(feature = "sqlite")]
+    pub(crate) fn is_view(&self) -> bool {
+        self.columns[0].nulls == Nulls::Unknown
+    }
 }
 
 fn misfit_of(table: &Table, database: &str, problems: Vec<String>) -> SchemaError {

@@ -12,7 +12,7 @@ use super::decode::{bind, bind_many};
 use super::error::classify;
 use super::form::{Form, Group, Role};
 use super::range::check_column;
-use super::statement::{folded, single};
+use super::statement::{SUPPRESSED, folded, single};
 use crate::db::{
     ChangeKind, CommitBatch, CommitError, DbError, ExpectedRow, FenceCheck, RowChange, RowRef,
 };
@@ -111,7 +111,11 @@ impl PostgresConnection {
                 (&batch.changes[..], &batch.records[..], &batch.fences[..], &batch.expected[..])
             && change.steps == 1
         {
-            return Ok(vec![self.apply_single(change, record).await?]);
+            let answer = self.apply_single(change, record).await?;
+            // The other statement tells a row that a trigger suppressed from one that is stale.
+            if answer.is_ok() || !change.table.rules.may_suppress {
+                return Ok(vec![answer]);
+            }
         }
         self.apply_folded(batches).await
     }
@@ -163,7 +167,7 @@ impl PostgresConnection {
         let row = sqlx::query_with(AssertSqlSafe(sql), arguments)
             .fetch_one(&mut self.inner)
             .await
-            .map_err(classify)?;
+            .map_err(|error| suppressed_or(classify(error), &form))?;
         let ok: Vec<bool> = row.try_get(0).map_err(classify)?;
         let found: HashSet<i32> = row
             .try_get::<Option<Vec<i32>>, _>(1)
@@ -206,6 +210,18 @@ impl PostgresConnection {
             .map(|done| done.rows_affected())
             .map_err(classify)
     }
+}
+
+/// The error of a suppressed row, if the statement failed because of one. It does not say which table has the
+/// trigger.
+fn suppressed_or(error: DbError, form: &Form) -> DbError {
+    if error.code() != Some(SUPPRESSED) {
+        return error;
+    }
+    let counted = form.groups.iter().filter(|group| group.table.rules.may_suppress);
+    let mut tables: Vec<String> = counted.map(|group| group.table.table.full_name()).collect();
+    tables.dedup();
+    if tables.is_empty() { error } else { DbError::suppressed(&tables.join("` or `")) }
 }
 
 fn add<'q, T>(arguments: &mut PgArguments, value: T) -> Result<(), DbError>

@@ -42,6 +42,11 @@ impl Role {
     pub(super) fn of_expected(row: &ExpectedRow) -> Self {
         if row.is_locked { Role::Expect } else { Role::ExpectUnlocked }
     }
+
+    /// Whether the rows are written, and not only compared.
+    pub(super) fn writes(self) -> bool {
+        matches!(self, Role::Insert | Role::Update | Role::Delete)
+    }
 }
 
 impl From<ChangeKind> for Role {

@@ -11,6 +11,9 @@ use crate::domain::Table;
 /// Each row is a rule: its kind, the columns that it names, and its SQL. The columns are null if
 /// the rule looks at more than columns, or is an index whose creation has failed: that one compares new rows,
 /// but earlier ones may be equal.
+///
+/// A trigger suppresses a row if it runs before the row (type 3 of 67) and returns null. Of a table with a rewrite
+/// rule no rows can be counted.
 const RULES: &str = "
 WITH t AS (SELECT oid, relkind, relispartition, relrowsecurity, relhassubclass FROM pg_class WHERE oid = to_regclass($1)),
 a AS (SELECT a.* FROM pg_attribute a JOIN t ON a.attrelid = t.oid WHERE a.attnum > 0 AND NOT a.attisdropped)
@@ -20,6 +23,10 @@ UNION ALL SELECT 'row', NULL, NULL FROM a WHERE attgenerated <> ''
 UNION ALL SELECT 'columns', ARRAY[a.attname::text], NULL FROM a JOIN pg_type y ON y.oid = a.atttypid WHERE y.typtype = 'd'
 UNION ALL SELECT 'reacts', NULL, NULL FROM t JOIN pg_trigger g ON g.tgrelid = t.oid
     WHERE NOT g.tgisinternal AND g.tgtype & 20 <> 0
+UNION ALL SELECT 'suppresses', NULL, NULL FROM t JOIN pg_trigger g
+    ON g.tgrelid = t.oid OR g.tgrelid IN (SELECT relid FROM pg_partition_tree(t.oid))
+    WHERE t.relkind IN ('r', 'p') AND NOT g.tgisinternal AND g.tgtype & 67 = 3 AND g.tgtype & 20 <> 0
+    AND NOT EXISTS (SELECT FROM pg_rewrite w WHERE w.ev_class = t.oid)
 UNION ALL SELECT 'reacts', NULL, NULL FROM t JOIN pg_rewrite w ON w.ev_class = t.oid
 UNION ALL SELECT CASE c.contype WHEN 'c' THEN 'columns' WHEN 'f' THEN 'refers' ELSE 'compares' END,
     CASE WHEN 0 < ALL (c.conkey) THEN
@@ -60,6 +67,7 @@ impl PostgresConnection {
                 // Nothing cascades from an id, because no id changes.
                 ("cascades", Some(columns), _) if columns[..] == [table.columns[0].name] => {}
                 ("cascades" | "reacts", ..) => rules.push(Rule::Reaction),
+                ("suppresses", ..) => rules.push(Rule::Suppression),
                 _ => rules.push(Rule::Row),
             }
         }

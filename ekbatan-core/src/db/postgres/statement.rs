@@ -9,6 +9,10 @@ use super::form::{Form, Group, Role};
 use super::syntax::{PostgresSyntax, assigned, wire_type};
 use crate::db::{ChangeKind, ColumnInfo, RowChange, Syntax, TableInfo};
 
+/// The error of a statement of which a trigger suppressed a row: zero buckets of `width_bucket`. SQL has no
+/// expression that raises an error of its own, and this one is hardly raised by anything else.
+pub(super) const SUPPRESSED: &str = "2201G";
+
 /// Commits one changed row and one record, with scalar parameters: the most frequent case.
 ///
 /// ```sql
@@ -175,6 +179,9 @@ fn guard(table: &TableInfo) -> String {
 /// The server runs the writing parts from the last to the first, so the updates of a table come before its
 /// inserts, and a new row may take a unique value that another gives up. It does not document this order.
 ///
+/// The statement fails with [`SUPPRESSED`] if a trigger kept a part from writing one of its rows. Only the parts of
+/// tables with such triggers are counted, from the last to the first: the server runs a part when it counts it.
+///
 /// The result has, besides `g`, the ordinals of the rows that were found (positive) and of the
 /// fences that held (negative).
 pub(super) fn folded(form: &Form) -> String {
@@ -185,12 +192,21 @@ pub(super) fn folded(form: &Form) -> String {
     };
     let mut locks: Vec<Lock<'_>> = Vec::new();
     let mut writes = Vec::new();
+    let mut counts = Vec::new();
     for (n, Group { table, role }) in form.groups.iter().enumerate() {
         let wire = |position: usize| wire_type(table.table.columns[position].ty);
         let target = PostgresSyntax.table(table.table);
         let batch = parameter("int4");
         let ordinal = if *role == Role::Insert { String::new() } else { parameter("int4") };
         let name = format!("l{n}");
+        let is_counted = table.rules.may_suppress && role.writes();
+        let returning = if is_counted { " RETURNING 1" } else { "" };
+        if is_counted {
+            counts.push(format!(
+                "(SELECT count(*) FROM w{n}) = \
+                 (SELECT count(*) FROM unnest({batch}) AS b WHERE ((SELECT ok FROM g))[b])"
+            ));
+        }
         match role {
             Role::Insert => {
                 let arrays = arrays(table, ChangeKind::Insert, &mut parameter);
@@ -204,7 +220,7 @@ pub(super) fn folded(form: &Form) -> String {
                     values.join(", "),
                     rows(&batch, &arrays)
                 );
-                writes.push(format!("w{n} AS ({sql})"));
+                writes.push(format!("w{n} AS ({sql}{returning})"));
             }
             Role::Update => {
                 let steps = parameter("int8");
@@ -227,7 +243,7 @@ pub(super) fn folded(form: &Form) -> String {
                     })
                     .collect();
                 writes.push(format!(
-                    "w{n} AS (UPDATE {target} t SET {} FROM {} WHERE ((SELECT ok FROM g))[v.batch] AND {})",
+                    "w{n} AS (UPDATE {target} t SET {} FROM {} WHERE ((SELECT ok FROM g))[v.batch] AND {}{returning})",
                     set.join(", "),
                     rows(&batch, &arrays),
                     guard(table)
@@ -240,7 +256,7 @@ pub(super) fn folded(form: &Form) -> String {
                 let strength = Some(Strength::Update);
                 add(&mut locks, Lock { name, table, sources: vec![source], strength });
                 writes.push(format!(
-                    "w{n} AS (DELETE FROM {target} t USING {} WHERE ((SELECT ok FROM g))[v.batch] AND {})",
+                    "w{n} AS (DELETE FROM {target} t USING {} WHERE ((SELECT ok FROM g))[v.batch] AND {}{returning})",
                     rows(&batch, &arrays),
                     guard(table)
                 ));
@@ -282,8 +298,14 @@ pub(super) fn folded(form: &Form) -> String {
     );
     parts.extend(writes);
     let fences = if form.fenced { "(SELECT array_agg(ord) FROM f)" } else { "NULL::int4[]" };
+    counts.reverse();
+    let counted = if counts.is_empty() {
+        String::new()
+    } else {
+        format!(", width_bucket(0::float8, 0, 1, ({})::int)", counts.join(" AND "))
+    };
     format!(
-        "WITH {} SELECT (SELECT ok FROM g), (SELECT array_agg(ord) FROM n WHERE ord >= 0), {fences}",
+        "WITH {} SELECT (SELECT ok FROM g), (SELECT array_agg(ord) FROM n WHERE ord >= 0), {fences}{counted}",
         parts.join(", ")
     )
 }
@@ -294,6 +316,7 @@ mod tests {
 
     use super::*;
     use crate::db::fixtures::{SHORT_EVENTS, WALLETS, change, table};
+    use crate::db::{Rule, Rules};
     use crate::domain::ValueType;
 
     fn wallets() -> Arc<TableInfo> {
@@ -416,6 +439,26 @@ mod tests {
             sql.contains("(SELECT batch, ord FROM l0 UNION ALL SELECT batch, ord FROM l2)"),
             "{sql}"
         );
+    }
+
+    /// The server runs a part when it counts it, and the updates of a table have to come before its inserts.
+    #[test]
+    fn the_rows_of_tables_whose_triggers_may_suppress_them_are_counted_from_the_last_part() {
+        let rules = Rules::of(&WALLETS, vec![Rule::Suppression]);
+        let wallets = Arc::new(TableInfo { rules, ..Arc::into_inner(wallets()).unwrap() });
+        let roles = [Role::Insert, Role::Update, Role::Expect].map(|role| (&wallets, role));
+        let events = events();
+        let sql = folded(&form(&[&[(&events, Role::Insert)][..], &roles].concat(), false));
+        let count = |part: &str, batch: &str| {
+            format!(
+                "(SELECT count(*) FROM {part}) = \
+                 (SELECT count(*) FROM unnest({batch}::int4[]) AS b WHERE ((SELECT ok FROM g))[b])"
+            )
+        };
+        let counted = format!("{} AND {}", count("w2", "$11"), count("w1", "$5"));
+        let end = format!("NULL::int4[], width_bucket(0::float8, 0, 1, ({counted})::int)");
+        assert!(sql.ends_with(&end), "{sql}");
+        assert_eq!(sql.matches(" RETURNING 1)").count(), 2, "{sql}");
     }
 
     #[test]

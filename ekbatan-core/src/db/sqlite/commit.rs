@@ -134,7 +134,11 @@ impl StatementRunner<'_> {
                         arguments.push(SqlValue::Integer(row.steps));
                     }
                 }
-                self.run(&write_rows(table, kind, rows.len()), arguments).await?;
+                let written = self.run(&write_rows(table, kind, rows.len()), arguments).await?;
+                // Of a view, whose trigger writes elsewhere, SQLite says that it has changed no row.
+                if !table.is_view() && written != rows.len() as u64 {
+                    return Err(DbError::suppressed(&table.table.full_name()));
+                }
             }
         }
         Ok(Ok(()))
@@ -150,7 +154,9 @@ impl StatementRunner<'_> {
             return Ok(Err(CommitError::Stale(vec![change.row_ref()])));
         }
         for record in &batch.records {
-            self.write_one(record).await?;
+            if self.write_one(record).await? != 1 {
+                return Err(DbError::suppressed(&record.table.table.full_name()));
+            }
         }
         Ok(Ok(()))
     }
