@@ -13,7 +13,7 @@ use tokio::sync::{Mutex, OwnedMutexGuard};
 use super::commit::{Answers, commit};
 use super::decode::{bind_query, decode, sqlx_arguments};
 use super::error::{classify, is_disk_full};
-use super::library::{Library, Patience};
+use super::library::{Library, Patience, is_long};
 use super::library_thread::LibraryThread;
 use super::pace::CallerThreadPace;
 use super::session::StatementRunner;
@@ -151,7 +151,9 @@ impl Connection for SqliteConnection {
     async fn fetch(&mut self, query: &Query) -> Result<Rows, DbError> {
         let (sql, arguments) = bind_query(query)?;
         self.trips += 1;
+        let is_long = is_long(&arguments);
         let rows = sqlx::query_with(AssertSqlSafe(sql), sqlx_arguments(arguments)?)
+            .persistent(!is_long)
             .fetch_all(&mut self.inner)
             .await
             .map_err(classify)?;

@@ -10,7 +10,7 @@ use tokio::sync::Mutex;
 
 use super::connection::SqliteConnection;
 use super::doorbell::SqliteDoorbell;
-use super::library::{Library, LibraryOptions};
+use super::library::{KEPT_STATEMENTS, Library, LibraryOptions};
 use super::library_thread::LibraryThread;
 use super::pace::CallerThreadPace;
 use super::syntax::{DECIMAL, SqliteSyntax, by_value};
@@ -146,7 +146,7 @@ pub fn file_options(config: &DataSourceConfig) -> Result<SqliteConnectOptions, D
         })
         .busy_timeout(config.connection_timeout.min(LONGEST_TIMEOUT))
         .foreign_keys(true)
-        .statement_cache_capacity(1_000)
+        .statement_cache_capacity(KEPT_STATEMENTS)
         .collation(DECIMAL, by_value)
         .disable_statement_logging())
 }

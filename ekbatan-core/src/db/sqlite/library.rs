@@ -7,7 +7,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rusqlite::{Connection, OpenFlags, params_from_iter};
+use rusqlite::{Connection, OpenFlags, Statement, params_from_iter};
 
 use super::decode::{Cells, bind_query, decode_cells};
 use super::error::classify_of_library;
@@ -18,6 +18,21 @@ use crate::domain::TableKey;
 
 /// SQLite's default: the number of pages in the log from which a commit writes them into the file.
 const CHECKPOINT_PAGES: u32 = 1_000;
+
+/// How many prepared statements a connection keeps.
+pub(super) const KEPT_STATEMENTS: usize = 250;
+
+/// How many of them may be long. A text depends on its number of rows, and each parameter takes some 100 bytes, so
+/// plans of many sizes would fill the memory. Plans of one size find their statements prepared.
+const KEPT_LONG_STATEMENTS: usize = 12;
+
+/// The most parameters of a statement that is not long.
+const SHORT: usize = 500;
+
+/// Whether the statement with these arguments is long.
+pub(super) fn is_long(arguments: &Cells) -> bool {
+    arguments.len() > SHORT
+}
 
 /// How the library opens a file.
 #[derive(Debug, Clone)]
@@ -45,6 +60,8 @@ pub(super) struct Library {
     busy_timeout: Duration,
     patience: Patience,
     texts: HashMap<(TableKey, ChangeKind), Arc<str>>,
+    /// The texts of the long statements that are kept, in the order of their last use.
+    long_texts: Vec<String>,
 }
 
 impl Library {
@@ -59,13 +76,19 @@ impl Library {
         };
         let flags = mode | OpenFlags::SQLITE_OPEN_URI | OpenFlags::SQLITE_OPEN_NO_MUTEX;
         let connection = Connection::open_with_flags(&options.name, flags)?;
-        connection.set_prepared_statement_cache_capacity(1_000);
+        connection.set_prepared_statement_cache_capacity(KEPT_STATEMENTS);
         connection.create_collation(DECIMAL, by_value)?;
         connection.busy_timeout(options.busy_timeout)?;
         connection.pragma_update(None, "foreign_keys", true)?;
         connection.pragma_update(None, "synchronous", options.synchronous)?;
         let (busy_timeout, patience) = (options.busy_timeout, Patience::Full);
-        Ok(Self { connection, busy_timeout, patience, texts: HashMap::new() })
+        Ok(Self {
+            connection,
+            busy_timeout,
+            patience,
+            texts: HashMap::new(),
+            long_texts: Vec::new(),
+        })
     }
 
     /// Reads without waiting for other processes.
@@ -87,21 +110,48 @@ impl Library {
         !self.connection.is_autocommit()
     }
 
-    pub(super) fn run(&self, sql: &str, arguments: Cells) -> Result<u64, DbError> {
-        let run = || self.connection.prepare_cached(sql)?.execute(params_from_iter(arguments));
-        run().map(|changed| changed as u64).map_err(classify_of_library)
+    pub(super) fn run(&mut self, sql: &str, arguments: Cells) -> Result<u64, DbError> {
+        let changed = self.with_statement(sql, arguments, |statement, arguments| {
+            statement.execute(params_from_iter(arguments))
+        });
+        changed.map(|changed| changed as u64)
     }
 
-    pub(super) fn rows(&self, sql: &str, arguments: Cells) -> Result<Vec<Cells>, DbError> {
-        let all = || {
-            let mut statement = self.connection.prepare_cached(sql)?;
+    pub(super) fn rows(&mut self, sql: &str, arguments: Cells) -> Result<Vec<Cells>, DbError> {
+        self.with_statement(sql, arguments, |statement, arguments| {
             let columns = statement.column_count();
             let rows = statement.query_map(params_from_iter(arguments), |row| {
                 (0..columns).map(|at| row.get(at)).collect()
             })?;
             rows.collect::<Result<_, rusqlite::Error>>()
-        };
-        all().map_err(classify_of_library)
+        })
+    }
+
+    /// Prepares a statement, or takes it from those that are kept.
+    fn with_statement<R>(
+        &mut self,
+        sql: &str,
+        arguments: Cells,
+        work: impl FnOnce(&mut Statement<'_>, Cells) -> Result<R, rusqlite::Error>,
+    ) -> Result<R, DbError> {
+        if is_long(&arguments) {
+            self.keep_long(sql);
+        }
+        let prepared = self.connection.prepare_cached(sql);
+        prepared.and_then(|mut it| work(&mut it, arguments)).map_err(classify_of_library)
+    }
+
+    /// Lets a long statement stay prepared, in the place of the one that was not used for the longest time.
+    fn keep_long(&mut self, sql: &str) {
+        let known = self.long_texts.iter().position(|text| text == sql);
+        if known.is_none() && self.long_texts.len() == KEPT_LONG_STATEMENTS {
+            let oldest = self.long_texts.remove(0);
+            if let Ok(oldest) = self.connection.prepare_cached(&oldest) {
+                oldest.discard();
+            }
+        }
+        let text = known.map_or_else(|| sql.to_owned(), |at| self.long_texts.remove(at));
+        self.long_texts.push(text);
     }
 
     /// The text that writes one row.
@@ -126,5 +176,60 @@ impl Library {
             .map_err(classify_of_library)?;
         self.patience = patience;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use rusqlite::StatementStatus;
+    use rusqlite::types::Value as SqlValue;
+
+    use super::*;
+
+    fn library(folder: &Path) -> Library {
+        let name = folder.join("a.db").display().to_string();
+        let (synchronous, busy_timeout) = ("FULL", Duration::ZERO);
+        let options =
+            LibraryOptions { name, read_only: false, creates: true, synchronous, busy_timeout };
+        Library::open(&options).unwrap()
+    }
+
+    fn text(parameters: usize) -> String {
+        format!("SELECT {}", vec!["?"; parameters].join(", "))
+    }
+
+    fn run(library: &mut Library, parameters: usize) {
+        library.rows(&text(parameters), vec![SqlValue::Null; parameters]).unwrap();
+    }
+
+    /// Zero if the statement was not kept.
+    fn runs(library: &Library, parameters: usize) -> i32 {
+        let statement = library.connection.prepare_cached(&text(parameters)).unwrap();
+        let runs = statement.get_status(StatementStatus::Run);
+        if runs == 0 {
+            statement.discard();
+        }
+        runs
+    }
+
+    #[test]
+    fn few_long_statements_are_kept() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut library = library(folder.path());
+        let of_short = 1..=100;
+        let of_long = SHORT + 1..=SHORT + 20;
+        for parameters in of_short.clone().chain(of_long.clone()) {
+            run(&mut library, parameters);
+        }
+        assert!(of_short.clone().all(|parameters| runs(&library, parameters) == 1));
+        let kept: Vec<usize> =
+            of_long.clone().filter(|parameters| runs(&library, *parameters) == 1).collect();
+        assert_eq!(kept, of_long.skip(20 - KEPT_LONG_STATEMENTS).collect::<Vec<_>>());
+        // The oldest of them is used again, and so the next one has to go.
+        run(&mut library, kept[0]);
+        run(&mut library, SHORT + 50);
+        assert_eq!([kept[0], kept[1]].map(|parameters| runs(&library, parameters)), [2, 0]);
     }
 }

@@ -7,7 +7,7 @@ use sqlx::AssertSqlSafe;
 
 use super::decode::{Cells, cell, sqlx_arguments};
 use super::error::classify;
-use super::library::Library;
+use super::library::{Library, is_long};
 use super::statement::write_row;
 use crate::db::{DbError, RowChange};
 
@@ -25,7 +25,9 @@ impl StatementRunner<'_> {
             Self::Library(library) => library.run(sql, arguments),
             Self::Sqlx { connection, trips } => {
                 **trips += 1;
+                let is_long = is_long(&arguments);
                 sqlx::query_with(AssertSqlSafe(sql), sqlx_arguments(arguments)?)
+                    .persistent(!is_long)
                     .execute(&mut **connection)
                     .await
                     .map(|done| done.rows_affected())
@@ -44,7 +46,9 @@ impl StatementRunner<'_> {
             Self::Library(library) => library.rows(sql, arguments),
             Self::Sqlx { connection, trips } => {
                 **trips += 1;
+                let is_long = is_long(&arguments);
                 let rows = sqlx::query_with(AssertSqlSafe(sql), sqlx_arguments(arguments)?)
+                    .persistent(!is_long)
                     .fetch_all(&mut **connection)
                     .await
                     .map_err(classify)?;

@@ -11,6 +11,7 @@ use sqlx::Connection as _;
 use uuid::Uuid;
 
 use super::SqliteDriver;
+use super::connection::SqliteConnection;
 use crate::config::{DataSourceConfig, Durability};
 use crate::db::fixtures::{SHORT_EVENTS, WALLETS, table};
 use crate::db::{
@@ -193,4 +194,24 @@ async fn a_plan_may_write_a_child_before_its_parent_and_not_without_it() {
         assert_eq!(version(&mut *connection, other).await, None);
         connection.close().await;
     }
+}
+
+/// A connection of sqlx keeps what transactions run and what conditions read.
+#[tokio::test]
+async fn a_query_of_many_parameters_does_not_stay_prepared() {
+    let (_file, mut connection) = File::new(Durability::Wal).await;
+    let mut kept = Vec::new();
+    for parameters in [1, 500, 501, 502] {
+        let marks: Vec<String> = (1..=parameters).map(|n| format!("${n}")).collect();
+        let query = Query {
+            sql: format!("SELECT version FROM wallets WHERE id IN ({})", marks.join(", ")).into(),
+            args: vec![Arg::One(ValueType::Uuid, Value::Uuid(Uuid::nil())); parameters],
+            columns: WALLETS.columns[2..3].into(),
+        };
+        connection.fetch(&query).await.unwrap();
+        let own = connection.as_any().downcast_mut::<SqliteConnection>().unwrap();
+        kept.push(own.inner.cached_statements_size());
+    }
+    assert_eq!(kept, [kept[0], kept[0] + 1, kept[0] + 1, kept[0] + 1]);
+    connection.close().await;
 }
