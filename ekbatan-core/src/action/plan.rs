@@ -1,6 +1,6 @@
 //! The plan: the changes that an action stages, as data.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::sync::{Mutex, PoisonError};
 
 use chrono::{DateTime, Utc};
@@ -292,19 +292,23 @@ impl ActionPlan {
                 let effects = self.effects.into_inner().unwrap_or_else(PoisonError::into_inner);
                 let pending = self.pending.unwrap_or_default();
                 let Self { rows, mut expected, events, calls, .. } = self;
-                expected.retain(|expected| !rows.iter().any(|row| covers(row, expected)));
+                if !expected.is_empty() {
+                    let changes: HashMap<_, _> =
+                        rows.iter().map(|row| ((row.table.key(), row.id), row)).collect();
+                    expected.retain(|row| {
+                        let change = changes.get(&(row.table.key(), row.id));
+                        !change.is_some_and(|change| covers(change, row))
+                    });
+                }
                 Ok(PlanParts { rows, expected, events, calls, effects, pending })
             }
         }
     }
 }
 
-/// Whether the change of a row ensures that the row is as expected: it expects the version that the
+/// Whether the change of the expected row ensures that the row is as expected: it expects the version that the
 /// change expects, or the one that the change makes.
 fn covers(change: &Staged, expected: &StagedExpectation) -> bool {
-    if (change.table.key(), change.id) != (expected.table.key(), expected.id) {
-        return false;
-    }
     let version = change.table.version.and_then(|position| change.values.get(position));
     let Some(Value::Int(version)) = version else { return false };
     match change.kind {
