@@ -2,6 +2,7 @@
 //! last image of each row from all images one after another.
 
 use std::collections::HashMap;
+use std::hash::{Hash, Hasher};
 
 use chrono::Datelike;
 use uuid::Uuid;
@@ -75,14 +76,15 @@ fn refers_forward<'t>(turns: impl Iterator<Item = &'t CommitBatch> + Clone) -> b
         (ChangeKind::Update, 0) | (ChangeKind::Delete, _) => false,
         (ChangeKind::Insert | ChangeKind::Update, _) => row.table.rules.is_key(position),
     };
-    let written: Vec<(usize, &Value)> = turns
+    // The last turn that writes each value.
+    let written: HashMap<Comparable<'_>, usize> = turns
         .clone()
         .enumerate()
         .flat_map(|(turn, batch)| batch.changes.iter().map(move |row| (turn, row)))
         .flat_map(|(turn, row)| {
             let new = row.values.iter().enumerate();
             new.filter(move |(position, _)| may_be_new(row, *position))
-                .map(move |(_, value)| (turn, value))
+                .map(move |(_, value)| (Comparable(value), turn))
         })
         .collect();
     let mut referring = turns.enumerate().flat_map(|(turn, batch)| {
@@ -97,9 +99,33 @@ fn refers_forward<'t>(turns: impl Iterator<Item = &'t CommitBatch> + Clone) -> b
             position != 0
                 && *value != Value::Null
                 && row.table.rules.watches(position)
-                && written.iter().any(|(later, new)| *later > turn && *new == value)
+                && written.get(&Comparable(value)).is_some_and(|last| *last > turn)
         })
     })
+}
+
+/// A value as the key of a map.
+#[derive(PartialEq)]
+struct Comparable<'v>(&'v Value);
+
+// Not a number is a value that no reference has.
+impl Eq for Comparable<'_> {}
+
+impl Hash for Comparable<'_> {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        match self.0 {
+            // Zero equals the zero with a sign, and has other bits.
+            Value::Null | Value::Float(_) => {}
+            Value::Bool(value) => value.hash(state),
+            Value::Int(value) => value.hash(state),
+            Value::Text(value) | Value::Json(value) => value.hash(state),
+            Value::Bytes(value) => value.hash(state),
+            Value::Uuid(value) => value.hash(state),
+            Value::Decimal(value) => value.hash(state),
+            Value::Date(value) => value.hash(state),
+            Value::Timestamp(value) => value.hash(state),
+        }
+    }
 }
 
 /// Whether the column accepts the value for sure. The database never sees a value that is left
@@ -173,6 +199,40 @@ mod tests {
         ] {
             assert_eq!(may_merge(turns(kinds).iter()), merges, "{kinds:?}");
         }
+    }
+
+    /// A comparison of each reference with each value would take minutes.
+    #[test]
+    fn the_references_of_a_large_group_are_looked_up() {
+        const ROWS: u128 = 1_500;
+        let rules = Rules::of(&WALLETS, vec![Rule::Reference(vec!["created_date".to_owned()])]);
+        let info = Arc::into_inner(table(&WALLETS, |_| "text")).unwrap();
+        let info = Arc::new(TableInfo { rules, ..info });
+        let id = |turn: u128, row: u128| Value::Uuid(Uuid::from_u128(turn << 64 | row));
+        let turn = |turn: u128, parent: Value| {
+            let row = |row| {
+                let values =
+                    vec![id(turn, row), Value::Null, Value::Int(1), parent.clone(), Value::Null];
+                RowChange {
+                    values: values.into(),
+                    id: Uuid::from_u128(turn << 64 | row),
+                    ..change(&info, ChangeKind::Insert)
+                }
+            };
+            CommitBatch {
+                changes: (0..ROWS).map(row).collect(),
+                ..turns(&[ChangeKind::Insert]).remove(0)
+            }
+        };
+        let group = |parent_of_one: Value| -> Vec<CommitBatch> {
+            let there = Value::Uuid(Uuid::nil());
+            let parents =
+                (0..80).map(|n| if n == 40 { parent_of_one.clone() } else { there.clone() });
+            (0..).zip(parents).map(|(n, parent)| turn(n, parent)).collect()
+        };
+        assert!(may_merge(group(Value::Null).iter()));
+        assert!(may_merge(group(id(39, 7)).iter()));
+        assert!(!may_merge(group(id(41, 7)).iter()));
     }
 
     #[test]
