@@ -57,6 +57,7 @@ on_every_database! {
 
 on_every_database! {
     on_sqlite_only:
+    a_group_stays_within_the_bound_of_a_commit,
     a_new_rule_holds_if_a_later_migration_fails,
     a_new_rule_holds_if_another_process_added_it,
 }
@@ -520,6 +521,26 @@ mod of_the_server {
         })
         .await;
     }
+}
+
+/// A commit that is too large would be refused, and each call would run again.
+async fn a_group_stays_within_the_bound_of_a_commit(db: &TestDatabase) {
+    let config = db.config().max_row_bytes(30_000).max_commit_bytes(50_000);
+    let databases = connected(&config.into()).await;
+    let executor = ACCOUNTS.executor_on(&databases).await;
+    let acts: Vec<Act<()>> = (0..10)
+        .map(|_| {
+            act(move |ctx| {
+                let note = "n".repeat(20_000);
+                let account = Account { note, ..account(ctx.new_id(), 0, None) };
+                ctx.plan().add(New::new(account, ()));
+                async { Ok(()) }.boxed()
+            })
+        })
+        .collect();
+    let answers = in_a_group(&executor, &acts).await;
+    assert_eq!(kinds(&answers), [None; 10]);
+    assert_eq!(acts.iter().map(Act::runs).collect::<Vec<_>>(), [1; 10]);
 }
 
 mod deferred {

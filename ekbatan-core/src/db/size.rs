@@ -124,6 +124,11 @@ impl SizeLimits {
         Self { row: config.max_row_bytes, commit: config.max_commit_bytes, parameters }
     }
 
+    /// The most bytes of a commit.
+    pub(crate) fn commit(&self) -> usize {
+        self.commit
+    }
+
     pub(crate) fn check(&self, batch: &CommitBatch) -> Result<(), DbError> {
         let mut total = 0;
         for row in batch.all_rows() {

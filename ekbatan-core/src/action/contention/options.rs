@@ -103,7 +103,8 @@ impl Pessimistic {
 pub struct Coalesced {
     /// The maximum number of calls. Default 128.
     pub members: usize,
-    /// The maximum size of the values in bytes; a single call may exceed it. Default 1 MiB.
+    /// The maximum size of the values in bytes; a single call may exceed it. Default 1 MiB. A group also
+    /// stays within `max-commit-bytes` of its database.
     pub bytes: usize,
     /// The maximum time from the first call to the last. Default 50 ms.
     pub time: Duration,

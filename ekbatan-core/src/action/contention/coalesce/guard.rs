@@ -49,7 +49,9 @@ impl GroupView {
             [] => (true, true),
             [batch] => {
                 let bytes = calls.batch.bytes() + batch.batch.size();
-                (calls.batch.can_join(batch), is_empty || bytes <= calls.options.bytes)
+                // A commit that the database refuses for its size would run all members again.
+                let most = calls.options.bytes.min(batch.database.sizes().commit());
+                (calls.batch.can_join(batch), is_empty || bytes <= most)
             }
             _ => (false, true),
         };
