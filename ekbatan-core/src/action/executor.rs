@@ -22,7 +22,8 @@ pub struct ActionExecutor {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
-    /// Everything that it staged is in the database.
+    /// Everything that it staged is in the database, or it committed in part and
+    /// [`Databases::resolve_partial_commit`] was called for it, whether its parts were completed or undone.
     Committed,
     /// Some of its shards have committed and others have not; see
     /// [`Databases::partial_commits`].

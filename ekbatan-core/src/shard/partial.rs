@@ -63,7 +63,7 @@ impl Databases {
     }
 
     /// Removes an action from the list of [`Databases::partial_commits`], after the application
-    /// completed or reverted it. Its events stay.
+    /// completed or reverted it. Its events stay, so the action then counts as committed, also if it was reverted.
     pub async fn resolve_partial_commit(&self, action: ActionId) -> Result<(), DbError> {
         let (parts, unreachable) =
             self.shards.parts(self.shards.all().collect(), Some(action)).await;
