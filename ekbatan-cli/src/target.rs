@@ -45,6 +45,7 @@ impl Target {
         eventlog: Option<String>,
         scope: Scope,
     ) -> Result<Self, Failure> {
+        let is_address = database.is_some();
         // Not by `requires` and `conflicts_with` of clap, which look at one level of commands only.
         let mut config = match (file, database, eventlog) {
             (Some(file), Some(_), _) => {
@@ -67,7 +68,12 @@ impl Target {
             (None, Some(url), None) => DataSourceConfig::new(url).into(),
             (file, None, None) => load(&file.unwrap_or_else(|| PathBuf::from(DEFAULT_FILE)))?,
         };
-        config.check().map_err(|error| Failure::usage(error.to_string()))?;
+        if is_address {
+            let wrong = |error| Failure::usage(format!("--database: {error}"));
+            config.check_address().map_err(wrong)?;
+        } else {
+            config.check().map_err(|error| Failure::usage(error.to_string()))?;
+        }
         match scope {
             Scope::All => {}
             Scope::Named(named) => {

@@ -121,7 +121,7 @@ fn what_cannot_work_is_refused_with_its_place() {
         (
             "events: {retention: {events: 30m}}",
             "ekbatan.events.retention.events",
-            "\"1800s\": is too short: within an hour rows are needed to find out what committed; \
+            "\"30m\": is too short: within an hour rows are needed to find out what committed; \
              give at least 1h, or remove the key to keep them",
         ),
         (

@@ -3,7 +3,7 @@
 use std::io::Write;
 
 use ekbatan::config::ConfigSource;
-use ekbatan::prelude::EkbatanConfig;
+use ekbatan::prelude::{Databases, EkbatanConfig};
 
 #[test]
 fn a_problem_names_its_file_and_line() {
@@ -26,6 +26,86 @@ fn a_problem_names_its_file_and_line() {
             file.path().display()
         )
     );
+}
+
+/// A value may begin on the line below its key.
+#[test]
+fn a_problem_is_at_the_line_of_its_key() {
+    for (yaml, path, line) in [
+        (
+            "ekbatan:\n  namespace: a b\n  config:\n    primary-config: {url: 'sqlite:a'}\n",
+            "ekbatan.config",
+            3,
+        ),
+        ("a: 1\nekbatan:\n  namespace: a\n", "ekbatan", 2),
+        (
+            "ekbatan:\n  configs:\n    primary-config:\n      lanes: 1\n",
+            "ekbatan.configs.primary-config.url",
+            3,
+        ),
+        (
+            "ekbatan:\n  colours:\n    - red\n  configs: {primary-config: {url: 'sqlite:a'}}\n",
+            "ekbatan.colours",
+            2,
+        ),
+    ] {
+        let error = EkbatanConfig::loader().yaml(yaml).env_from([("", ""); 0]).load().unwrap_err();
+        let problem = error.problems().iter().find(|problem| problem.path == path);
+        assert_eq!(problem.unwrap_or_else(|| panic!("{error}")).line, Some(line), "{error}");
+    }
+}
+
+#[test]
+fn a_time_is_shown_as_its_source_has_it() {
+    let error = EkbatanConfig::loader()
+        .yaml("ekbatan: {configs: {primary-config: {url: 'sqlite:a', max-lifetime: PT5S}}, events: {retention: {events: 5m, keys: '${AGE}'}}}")
+        .env_from([("AGE", "PT6M")])
+        .load()
+        .unwrap_err()
+        .to_string();
+    assert!(error.contains("ekbatan.events.retention.events = \"5m\": is too short"), "{error}");
+    assert!(error.contains("max-lifetime = \"PT5S\": is too short"), "{error}");
+    // A variable is not shown by its name, but as what it stands for.
+    assert!(error.contains("ekbatan.events.retention.keys = \"360s\": is too short"), "{error}");
+}
+
+#[test]
+fn a_namespace_that_no_executor_takes_is_a_problem() {
+    let long = "n".repeat(256);
+    for (namespace, why) in [("a b", "is not a dotted identifier"), (&long, "has 256 characters")] {
+        let yaml = format!(
+            "ekbatan:\n  namespace: {namespace}\n  configs: {{primary-config: {{url: 'sqlite:a'}}}}\n"
+        );
+        let error = EkbatanConfig::loader().yaml(yaml).env_from([("", ""); 0]).load().unwrap_err();
+        let [problem] = error.problems() else { panic!("{error}") };
+        assert_eq!((&*problem.path, problem.line), ("ekbatan.namespace", Some(2)));
+        assert!(problem.message.starts_with(why), "{error}");
+    }
+}
+
+/// Nobody has written a key.
+#[tokio::test]
+async fn a_wrong_address_is_named_without_a_key() {
+    for (address, text) in [
+        (
+            "orders.db",
+            "the address \"orders.db\" is not the address of a known database; write sqlite:orders.db for a file, postgres://",
+        ),
+        (
+            "postgress://app:s3cret@h/d",
+            "the address \"postgress://app:***@h/d\" is not the address",
+        ),
+        ("", "the address is blank; write, for example, sqlite:FILE"),
+    ] {
+        let error = Databases::open(address).await.err().unwrap().to_string();
+        assert!(error.starts_with(text), "{error}");
+        assert!(!error.contains("primary-config") && !error.contains("s3cret"), "{error}");
+        assert_eq!(
+            error.ends_with("; did you mean `postgres`?"),
+            address.starts_with("post"),
+            "{error}"
+        );
+    }
 }
 
 #[test]

@@ -39,6 +39,11 @@ fn behaviour_63_a_missing_primary_config_is_reported() {
             "is missing; every shard needs this database",
         ),
         (
+            "ekbatan: {configs: {primary: {url: 'sqlite:a'}}}",
+            "ekbatan.configs.primary-config",
+            "every shard needs this database; there is `primary`: did you mean `primary-config`?",
+        ),
+        (
             &sharding(&format!("groups: [{}]", group("0", "{member: 0, configs: {}}"))),
             "ekbatan.sharding.groups[0].members[0].configs.primary-config",
             "is missing",
@@ -388,7 +393,7 @@ fn invalid_urls_are_reported() {
     let at = "ekbatan.configs.primary-config";
     for (keys, key, words) in [
         ("lanes: 1", "url", "is missing; give `url` or `jdbc-url`"),
-        ("url: wallet.db", "url", "write sqlite:FILE, postgres://HOST"),
+        ("url: wallet.db", "url", "write sqlite:wallet.db for a file, postgres://HOST"),
         ("url: 'redis://h'", "url", "is not the address of a known database"),
         ("url: 'jdbc:postgresql://h/d'", "url", "move it to the key `jdbc-url`"),
         ("url: 'postgres://a,b/d'", "url", "names several hosts"),

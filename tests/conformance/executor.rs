@@ -30,9 +30,9 @@ async fn a_namespace_is_a_dotted_identifier(db: &TestDatabase) {
     for good in ["wallets", "com.example.wallet", "_a.b_1"] {
         assert!(ActionExecutor::builder(&db.databases, good).build().await.is_ok(), "{good}");
     }
-    for bad in ["", " ", "my-service", "com.example!", "a..b", "a.", "1a"] {
+    for bad in ["", " ", "my-service", "com.example!", "a..b", "a.", "1a", &"n".repeat(256)] {
         match ActionExecutor::builder(&db.databases, bad).build().await.err() {
-            Some(BuildError::Namespace(named)) => assert_eq!(named, bad),
+            Some(BuildError::Namespace { namespace, .. }) => assert_eq!(namespace, bad),
             other => panic!("{bad}: {other:?}"),
         }
     }

@@ -13,11 +13,15 @@ use crate::shard::{PartialCommit, ShardError};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
-    /// The namespace is not a dotted identifier.
-    #[error(
-        "the namespace `{0}` is not a dotted identifier; write, for example, com.example.wallet (letters, digits and _; no part starts with a digit)"
-    )]
-    Namespace(String),
+    /// The namespace is not a dotted identifier, or too long.
+    #[error("the namespace `{namespace}` {why}")]
+    #[non_exhaustive]
+    Namespace {
+        /// The namespace.
+        namespace: String,
+        /// What is wrong with it.
+        why: String,
+    },
     /// Two models store events under one name.
     #[error(
         "`{first}` and `{second}` both store events named `{name}`; give one of them another #[event(name = \"..\")]"

@@ -12,7 +12,9 @@ use super::key_locks::KeyLocks;
 use super::{ActionExecutor, BuildError, Contention, KeyScope, Leases, RetryPolicy};
 use crate::db::eventlog::{CROSS_SHARD_PARTS, EVENTS, IDEMPOTENCY_DECISIONS, IDEMPOTENCY_KEYS};
 use crate::db::{Database, DbError, SchemaError, TableError};
-use crate::domain::{Entity, Event, EventName, IdGenerator, ShardIdentifier, Table};
+use crate::domain::{
+    Entity, Event, EventName, IdGenerator, ShardIdentifier, Table, namespace_problem,
+};
 use crate::shard::{Databases, KeyHomes, Shards, visit};
 
 /// The deadline of calls. It is longer than the defaults of what a call waits for, so that those
@@ -180,8 +182,8 @@ impl ActionExecutorBuilder {
     }
 
     fn check_options(&self) -> Result<(), BuildError> {
-        if !is_dotted_identifier(&self.namespace) {
-            return Err(BuildError::Namespace(self.namespace.clone()));
+        if let Some(why) = namespace_problem(&self.namespace) {
+            return Err(BuildError::Namespace { namespace: self.namespace.clone(), why });
         }
         if self.contention.as_ref().is_some_and(Contention::takes_leases) && self.leases.is_none() {
             return Err(BuildError::NoLeases);
@@ -246,36 +248,11 @@ async fn check_database(
     Ok(problems)
 }
 
-fn is_dotted_identifier(namespace: &str) -> bool {
-    namespace.split('.').all(|part| {
-        let mut characters = part.chars();
-        characters.next().is_some_and(|first| first.is_ascii_alphabetic() || first == '_')
-            && characters.all(|character| character.is_ascii_alphanumeric() || character == '_')
-    })
-}
-
 impl std::fmt::Debug for ActionExecutorBuilder {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("ActionExecutorBuilder")
             .field("namespace", &self.namespace)
             .field("databases", &self.databases)
             .finish_non_exhaustive()
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::is_dotted_identifier;
-
-    #[test]
-    fn namespaces_are_dotted_identifiers() {
-        for good in ["a", "com.example.wallet", "_x.y_1", "default"] {
-            assert!(is_dotted_identifier(good), "{good}");
-        }
-        for bad in
-            ["", " ", "my-service", "a..b", ".a", "a.", "1a", "com.example wallet", "com.example!"]
-        {
-            assert!(!is_dotted_identifier(bad), "{bad}");
-        }
     }
 }

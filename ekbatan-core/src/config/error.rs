@@ -80,6 +80,34 @@ impl fmt::Display for ConfigProblem {
     }
 }
 
+/// An address that cannot be used. Never contains a password.
+#[derive(Debug, Clone)]
+pub struct AddressError(pub(super) ConfigError);
+
+impl std::error::Error for AddressError {}
+
+/// One line for each problem.
+impl fmt::Display for AddressError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (position, problem) in self.0.problems.iter().enumerate() {
+            if position > 0 {
+                writeln!(f)?;
+            }
+            let (_, key) = problem.path.rsplit_once('.').unwrap_or_default();
+            match &problem.value {
+                Some(address) if key == "url" => {
+                    write!(f, "the address {address:?} {}", problem.message)?;
+                }
+                None if key == "url" => {
+                    write!(f, "the address is blank; write, for example, sqlite:FILE")?;
+                }
+                _ => write!(f, "the {key} {}", problem.message)?,
+            }
+        }
+        Ok(())
+    }
+}
+
 impl fmt::Display for ConfigSource {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

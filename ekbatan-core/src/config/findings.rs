@@ -1,6 +1,7 @@
 //! Problems found so far, by key path. The loader adds the file and line of each.
 
 use std::fmt;
+use std::time::Duration;
 
 use super::key_path::KeyPath;
 
@@ -9,6 +10,8 @@ use super::key_path::KeyPath;
 pub(super) struct Finding {
     pub(super) path: KeyPath,
     pub(super) value: Option<String>,
+    /// Whether the value is a time, which a file may write in another unit.
+    pub(super) is_time: bool,
     pub(super) message: String,
 }
 
@@ -19,7 +22,7 @@ pub(super) struct Findings(pub(super) Vec<Finding>);
 
 impl Findings {
     pub(super) fn add(&mut self, path: &KeyPath, message: impl Into<String>) {
-        self.push(path, None, message.into());
+        self.push(path, None, false, message.into());
     }
 
     pub(super) fn add_value(
@@ -28,12 +31,17 @@ impl Findings {
         value: impl fmt::Display,
         message: impl Into<String>,
     ) {
-        self.push(path, Some(value.to_string()), message.into());
+        self.push(path, Some(value.to_string()), false, message.into());
     }
 
-    fn push(&mut self, path: &KeyPath, value: Option<String>, message: String) {
+    /// Adds a problem of a time. The loader shows the time as the file has it.
+    pub(super) fn add_time(&mut self, path: &KeyPath, time: Duration, message: impl Into<String>) {
+        self.push(path, Some(format!("{time:?}")), true, message.into());
+    }
+
+    fn push(&mut self, path: &KeyPath, value: Option<String>, is_time: bool, message: String) {
         if !self.has(path) {
-            self.0.push(Finding { path: path.clone(), value, message });
+            self.0.push(Finding { path: path.clone(), value, is_time, message });
         }
     }
 

@@ -295,6 +295,17 @@ pub(super) fn slot_name(name: &str) -> String {
     known.map_or_else(|| kebab(&camel(name)), |(slot, _)| (*slot).to_owned())
 }
 
+/// The message for a shard that lists databases of its own, and not the one that it needs.
+pub(super) fn missing_primary<'a>(mut slots: impl Iterator<Item = &'a str>) -> String {
+    let mut message = String::from("is missing; every shard needs this database");
+    let is_known = |slot: &str| SLOTS.iter().any(|(known, _)| same_key(known, slot));
+    let meant = |slot: &&str| !is_known(slot) && nearest(slot, ["primary-config"]).is_some();
+    if let Some(slot) = slots.find(meant) {
+        message += &format!("; there is `{}`: did you mean `primary-config`?", shown(slot));
+    }
+    message
+}
+
 /// The names that may be used here.
 pub(super) fn names(keys: &[Key]) -> impl Iterator<Item = &'static str> {
     keys.iter().filter(|key| !matches!(key.kind, Kind::Refused(_))).map(|key| key.name)

@@ -44,7 +44,7 @@ pub use data_source::{DataSourceConfig, Durability, TlsMode};
 pub use describe::json_schema;
 pub use dialect::Dialect;
 pub use ekbatan_config::EkbatanConfig;
-pub use error::{ConfigError, ConfigProblem, ConfigSource};
+pub use error::{AddressError, ConfigError, ConfigProblem, ConfigSource};
 pub use events_config::EventsConfig;
 pub use jobs_config::JobsConfig;
 pub use lock_config::{LockConfig, LockProviderKind, LockStrategy};

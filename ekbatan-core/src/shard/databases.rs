@@ -7,7 +7,7 @@ use super::sharding::{Sharding, erase};
 use super::shards::{Shards, visit};
 use super::{Shard, ShardError, Slot};
 use crate::clock::{Clock, SystemClock};
-use crate::config::{ConfigError, EkbatanConfig, EventsConfig, JobsConfig};
+use crate::config::{AddressError, ConfigError, EkbatanConfig, EventsConfig, JobsConfig};
 #[cfg(any(feature = "sqlite", feature = "postgres", feature = "mysql"))]
 use crate::db::RawConnection;
 use crate::db::{
@@ -29,6 +29,9 @@ pub enum ConnectError {
     /// The configuration is invalid. The error lists all problems.
     #[error(transparent)]
     Config(#[from] ConfigError),
+    /// The address is not one of a database.
+    #[error(transparent)]
+    Address(#[from] AddressError),
 }
 
 fn each(failures: &[(ShardIdentifier, DbError)]) -> String {
@@ -110,7 +113,9 @@ impl Databases {
     /// Opens one database by its address: `sqlite:FILE`, `postgres://..`, `mysql://..` or
     /// `mariadb://..`.
     pub async fn open(url: &str) -> Result<Self, ConnectError> {
-        Self::connect(&EkbatanConfig::single(url)).await
+        let config = EkbatanConfig::single(url);
+        config.check_address()?;
+        Self::connect(&config).await
     }
 
     /// The clock.

@@ -10,6 +10,7 @@ use crate::config::dialect::Dialect;
 use crate::config::findings::Findings;
 use crate::config::key::{MOST, MOST_BYTES};
 use crate::config::key_path::KeyPath;
+use crate::config::spelling::nearest;
 
 /// More than servers allow. The pool has memory for so many from the start.
 const MOST_CONNECTIONS: usize = 100_000;
@@ -58,10 +59,8 @@ pub(super) fn check(config: &DataSourceConfig, role: Role, at: &KeyPath, finding
         }
     } else if role == Role::Data && dialect.is_none() {
         let message = match scheme(&config.url) {
-            "jdbc" => "is a JDBC address; move it to the key `jdbc-url`",
-            _ => {
-                "is not the address of a known database; write sqlite:FILE, postgres://HOST:PORT/DATABASE, mysql://HOST:PORT/DATABASE or mariadb://HOST:PORT/DATABASE"
-            }
+            "jdbc" => "is a JDBC address; move it to the key `jdbc-url`".to_owned(),
+            scheme => unknown_database(scheme, &config.shown_url()),
         };
         findings.add_value(&url, config.shown_url(), message);
     } else if dialect.is_some() && scheme(&config.url) != scheme(&config.url).to_ascii_lowercase() {
@@ -96,6 +95,21 @@ pub(super) fn check(config: &DataSourceConfig, role: Role, at: &KeyPath, finding
     }
     login::check(config, &parts, at, findings);
     numbers(config, at, findings);
+}
+
+/// The message for an address of no known database.
+fn unknown_database(scheme: &str, shown: &str) -> String {
+    let file = if shown.contains(':') { "FILE".to_owned() } else { format!("{shown} for a file") };
+    let mut message = format!(
+        "is not the address of a known database; write sqlite:{file}, postgres://HOST:PORT/DATABASE, mysql://HOST:PORT/DATABASE or mariadb://HOST:PORT/DATABASE"
+    );
+    if shown.contains(':')
+        && let Some(near) =
+            nearest(scheme, ["sqlite", "postgres", "postgresql", "mysql", "mariadb"])
+    {
+        message += &format!("; did you mean `{near}`?");
+    }
+    message
 }
 
 fn numbers(config: &DataSourceConfig, at: &KeyPath, findings: &mut Findings) {
@@ -136,7 +150,7 @@ fn numbers(config: &DataSourceConfig, at: &KeyPath, findings: &mut Findings) {
     ] {
         if !value.is_zero() && value < least {
             let message = format!("is too short; at least {least:?}, or 0s for never");
-            findings.add_value(&at.key(key), format!("{value:?}"), message);
+            findings.add_time(&at.key(key), value, message);
         }
     }
     for (key, value) in [

@@ -45,12 +45,12 @@ pub(super) fn check(config: &EventsConfig, at: &KeyPath, findings: &mut Findings
     }
     if *lease < LEAST_LEASE && !findings.has(&at.key("lease")) {
         let message = format!("is too short to be renewed in time; give at least {LEAST_LEASE:?}");
-        findings.add_value(&at.key("lease"), format!("{lease:?}"), message);
+        findings.add_time(&at.key("lease"), *lease, message);
     }
     let (shortest, longest) = (at.key("shortest-poll"), at.key("longest-poll"));
     if longest_poll < shortest_poll && !findings.has(&shortest) && !findings.has(&longest) {
         let message = format!("is less than shortest-poll, which is {shortest_poll:?}");
-        findings.add_value(&longest, format!("{longest_poll:?}"), message);
+        findings.add_time(&longest, *longest_poll, message);
     }
     size("claimed-at-once", config.claimed_at_once, CLAIMED, at, findings);
     size("swept-at-once", config.swept_at_once, ROWS, at, findings);
@@ -65,7 +65,7 @@ fn check_retention(config: &RetentionConfig, at: &KeyPath, findings: &mut Findin
         if let Some(age) = age.filter(|age| *age < LEAST_AGE) {
             let message = "is too short: within an hour rows are needed to find out what committed; \
                            give at least 1h, or remove the key to keep them";
-            findings.add_value(&at.key(key), format!("{age:?}"), message);
+            findings.add_time(&at.key(key), age, message);
         } else if let Some(age) = age {
             check_time(key, *age, LONGEST_AGE, at, findings);
         }

@@ -15,7 +15,7 @@ pub(super) fn check(config: &JobsConfig, at: &KeyPath, findings: &mut Findings) 
     }
     if *lease < LEAST_LEASE && !findings.has(&at.key("lease")) {
         let message = format!("is too short to be renewed in time; give at least {LEAST_LEASE:?}");
-        findings.add_value(&at.key("lease"), format!("{lease:?}"), message);
+        findings.add_time(&at.key("lease"), *lease, message);
     }
     size("concurrency", *concurrency, RUNS, at, findings);
 }

@@ -33,7 +33,7 @@ pub(super) fn check(
         Some(term) if term < LEAST_TERM => {
             let message =
                 format!("is too short to be renewed in time; give at least {LEAST_TERM:?}");
-            findings.add_value(&at.key("term"), format!("{term:?}"), message);
+            findings.add_time(&at.key("term"), term, message);
         }
         Some(term) => check_longest("term", term, LONGEST_TIMEOUT, at, findings),
         None => {}
@@ -67,7 +67,7 @@ fn pauses(locks: &LockConfig, at: &KeyPath, findings: &mut Findings) {
         && !findings.has(&at.key(first))
     {
         let message = format!("is less than retry-sleep, which is {least:?}");
-        findings.add_value(&at.key(longest), format!("{pause:?}"), message);
+        findings.add_time(&at.key(longest), pause, message);
     }
 }
 

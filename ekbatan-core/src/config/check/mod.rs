@@ -19,9 +19,10 @@ mod times;
 mod tls;
 
 use super::ekbatan_config::EkbatanConfig;
-use super::error::{ConfigError, ConfigProblem, ConfigSource};
+use super::error::{AddressError, ConfigError, ConfigProblem, ConfigSource};
 use super::findings::Findings;
 use super::key_path::KeyPath;
+use crate::domain::namespace_problem;
 
 /// The key below which a source lists its databases.
 #[derive(Clone, Copy, PartialEq)]
@@ -49,12 +50,27 @@ impl EkbatanConfig {
         });
         Err(ConfigError::new(problems.collect()))
     }
+
+    /// Checks a configuration that was made of an address. The error names no key, because nobody has
+    /// written one.
+    #[doc(hidden)]
+    pub fn check_address(&self) -> Result<(), AddressError> {
+        self.check().map_err(AddressError)
+    }
 }
 
 pub(super) fn check(config: &EkbatanConfig, form: Form, findings: &mut Findings) {
     let root = KeyPath::root();
-    if config.namespace.as_ref().is_some_and(|name| name.trim().is_empty()) {
-        findings.add(&root.key("namespace"), "is blank; give a name, or remove the key");
+    match &config.namespace {
+        Some(name) if name.trim().is_empty() => {
+            findings.add(&root.key("namespace"), "is blank; give a name, or remove the key");
+        }
+        Some(name) => {
+            if let Some(why) = namespace_problem(name) {
+                findings.add_value(&root.key("namespace"), name, why);
+            }
+        }
+        None => {}
     }
     events::check(&config.events, &root.key("events"), findings);
     jobs::check(&config.jobs, &root.key("jobs"), findings);

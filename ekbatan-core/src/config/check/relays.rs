@@ -44,7 +44,7 @@ pub(super) fn check(relays: &[RelayConfig], at: &KeyPath, findings: &mut Finding
             let message = "is too long; at most 30s, because a batch is given up after a minute";
             let place = at.key("ack-timeout");
             if !findings.has(&place) {
-                findings.add_value(&place, format!("{time:?}"), message);
+                findings.add_time(&place, time, message);
             }
         }
         if relay.max_attempts == Some(0) {

@@ -6,7 +6,7 @@ use crate::config::address::family;
 use crate::config::dialect::Dialect;
 use crate::config::findings::Findings;
 use crate::config::key_path::KeyPath;
-use crate::config::keys::SLOTS;
+use crate::config::keys::{SLOTS, missing_primary};
 use crate::config::lock_config::LockConfig;
 use crate::config::sharding::ShardMemberConfig;
 use crate::config::spelling::{is_misspelled, kebab, same_key};
@@ -40,7 +40,7 @@ pub(super) fn check(member: &ShardMemberConfig, at: &KeyPath, findings: &mut Fin
     }
     let primary = at.key("primary-config");
     let Some(main) = member.primary() else {
-        findings.add(&primary, "is missing; every shard needs this database");
+        findings.add(&primary, missing_primary(member.configs.keys().map(String::as_str)));
         return;
     };
     let Some(replica) = member.secondary() else { return };

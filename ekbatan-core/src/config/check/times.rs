@@ -14,7 +14,7 @@ pub(super) fn check_time(
     findings: &mut Findings,
 ) {
     if time.is_zero() {
-        findings.add_value(&at.key(key), format!("{time:?}"), "is no time; give more than 0s");
+        findings.add_time(&at.key(key), time, "is no time; give more than 0s");
     } else {
         check_longest(key, time, longest, at, findings);
     }
@@ -30,6 +30,6 @@ pub(super) fn check_longest(
 ) {
     if time > longest {
         let message = format!("is too long; at most {}d", longest.as_secs() / 86_400);
-        findings.add_value(&at.key(key), format!("{time:?}"), message);
+        findings.add_time(&at.key(key), time, message);
     }
 }

@@ -7,7 +7,7 @@ use figment::value::{Dict, Map, Tag, Value};
 use figment::{Figment, Metadata, Profile, Provider};
 
 use super::canonical::Canonical;
-use super::tree::{find, place};
+use super::tree::{find, place, written_number};
 use super::yaml::Lines;
 use crate::config::error::ConfigSource;
 use crate::config::findings::Findings;
@@ -125,6 +125,16 @@ impl Layers {
                 .is_some_and(|root| find(root, path.0.get(1..).unwrap_or_default()).is_some())
         };
         if last == "url" && !given(&path) && given(&jdbc) { jdbc } else { path }
+    }
+
+    /// A text or number as its source has it. `None` if `${NAME}` is in it, so that messages show what it
+    /// stands for.
+    pub(super) fn written(&self, path: &KeyPath) -> Option<String> {
+        match find(&self.root()?, path.0.get(1..)?)? {
+            Value::String(_, text) => Some(text.clone()).filter(|text| !text.contains("${")),
+            Value::Num(_, number) => Some(written_number(*number)),
+            _ => None,
+        }
     }
 
     /// The source and line of a value. For a missing value, those of its nearest parent.

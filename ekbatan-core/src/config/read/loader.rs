@@ -283,11 +283,12 @@ fn locate(findings: Findings, layers: &Layers) -> impl Iterator<Item = ConfigPro
     findings.0.into_iter().map(|finding| {
         let path = layers.as_given(finding.path);
         let (source, line) = layers.locate(&path);
+        let written = layers.written(&path).filter(|_| finding.is_time);
         ConfigProblem {
             path: path.to_string(),
             source,
             line,
-            value: finding.value,
+            value: written.or(finding.value),
             message: finding.message,
         }
     })

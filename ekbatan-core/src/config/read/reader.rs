@@ -92,8 +92,8 @@ impl Reader<'_> {
             return None;
         };
         if !dict.contains_key("primary-config") {
-            self.findings
-                .add(&at.key("primary-config"), "is missing; every shard needs this database");
+            let message = keys::missing_primary(dict.keys().map(String::as_str));
+            self.findings.add(&at.key("primary-config"), message);
         }
         Some(
             dict.iter()

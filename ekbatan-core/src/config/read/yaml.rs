@@ -1,4 +1,4 @@
-//! Parses a YAML text into values, with the line of each value.
+//! Parses a YAML text into values, with the line of each key and of each entry of a list.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,7 +10,7 @@ use serde_saphyr::Spanned;
 use super::tree::{kind_of, whole_number};
 use crate::config::key_path::KeyPath;
 
-/// The line of each value.
+/// The line of each value. One with a key has the line of its key, as its value may begin below it.
 pub(super) type Lines = BTreeMap<KeyPath, u64>;
 
 /// A text that is not YAML.
@@ -71,7 +71,7 @@ fn error_kind(error: &serde_saphyr::Error) -> String {
 enum Node {
     Scalar(Value),
     List(Vec<Spanned<Node>>),
-    Map(Vec<(String, Spanned<Node>)>),
+    Map(Vec<(String, u64, Spanned<Node>)>),
 }
 
 fn value(node: Node, at: &KeyPath, lines: &mut Lines) -> Value {
@@ -82,15 +82,18 @@ fn value(node: Node, at: &KeyPath, lines: &mut Lines) -> Value {
             items
                 .into_iter()
                 .enumerate()
-                .map(|(position, item)| located(item, at.index(position), lines))
+                .map(|(position, item)| {
+                    let line = item.referenced.line();
+                    located(item, line, at.index(position), lines)
+                })
                 .collect(),
         ),
         Node::Map(entries) => Value::Dict(
             Tag::Default,
             entries
                 .into_iter()
-                .map(|(key, item)| {
-                    let value = located(item, at.key(key.clone()), lines);
+                .map(|(key, line, item)| {
+                    let value = located(item, line, at.key(key.clone()), lines);
                     (key, value)
                 })
                 .collect(),
@@ -98,10 +101,10 @@ fn value(node: Node, at: &KeyPath, lines: &mut Lines) -> Value {
     }
 }
 
-fn located(node: Spanned<Node>, at: KeyPath, lines: &mut Lines) -> Value {
+fn located(node: Spanned<Node>, line: u64, at: KeyPath, lines: &mut Lines) -> Value {
     let value = value(node.value, &at, lines);
-    if node.referenced.line() > 0 {
-        lines.insert(at, node.referenced.line());
+    if line > 0 {
+        lines.insert(at, line);
     }
     value
 }
@@ -175,10 +178,11 @@ impl<'de> Visitor<'de> for AnyNode {
 
     fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Node, A::Error> {
         let mut map = Vec::new();
-        while let Some(key) = entries.next_key::<Node>()? {
+        while let Some(key) = entries.next_key::<Spanned<Node>>()? {
+            let line = key.referenced.line();
             let value = entries.next_value()?;
             // No key of ours is a list or a mapping. Such a key gets a name that no key has.
-            let key = match key {
+            let key = match key.value {
                 Node::Scalar(Value::String(_, text)) => text,
                 Node::Scalar(Value::Num(_, number)) => {
                     whole_number(number).map_or_else(|| "?".to_owned(), |number| number.to_string())
@@ -186,7 +190,7 @@ impl<'de> Visitor<'de> for AnyNode {
                 Node::Scalar(Value::Bool(_, flag)) => flag.to_string(),
                 _ => "?".to_owned(),
             };
-            map.push((key, value));
+            map.push((key, line, value));
         }
         Ok(Node::Map(map))
     }
@@ -201,6 +205,7 @@ mod tests {
         let (dict, lines) = parse("a: 1\nb:\n  - x: yes\n  - x: '012'\n").unwrap();
         let b = KeyPath::default().key("b");
         assert_eq!(lines[&KeyPath::default().key("a")], 1);
+        assert_eq!(lines[&b], 2, "that of the key, not that of the list below it");
         assert_eq!(lines[&b.index(0).key("x")], 3);
         assert_eq!(lines[&b.index(1).key("x")], 4);
         let items = dict["b"].as_array().unwrap();
