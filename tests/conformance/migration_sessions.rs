@@ -214,7 +214,8 @@ mod on_mysql {
         let open = format!("XA START '{name}'; INSERT INTO list VALUES (1)");
         let error = db.databases.migrate(&scripts.script(11, "open", open)).await.unwrap_err();
         let error = error.to_string();
-        let is_named = error.starts_with("migration 11 `open` failed: the COMMIT after the script");
+        let is_named = error.starts_with("migration 11 `open` failed on ")
+            && error.contains(": the COMMIT after the script");
         assert!(is_named && error.contains("undo them by hand"), "{error}");
         assert_eq!(names(db).await, ["list"]);
         assert_eq!(db.count("list").await, 0);

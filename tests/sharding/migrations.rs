@@ -1,7 +1,10 @@
 //! Migrations over shards: behaviour 98.
 
+use std::collections::BTreeSet;
+
 use ekbatan::db::MigrationError;
 use ekbatan::prelude::*;
+use support::Recorder;
 
 use crate::models::migrations;
 use crate::shards::{SECOND, SHARDS, THIRD, TestShards};
@@ -54,7 +57,13 @@ async fn reading_the_migration_state_changes_nothing(t: &TestShards) {
             assert!(shard.migrations.iter().all(|state| state.applied_date.is_none()));
         }
     }
+    let (recorder, guard) = Recorder::start();
     empty.databases.migrate(&migrations()).await.unwrap();
+    drop(guard);
+    let logged = recorder.all().into_iter().filter(|of| of.field("message") == Some("migrated"));
+    let databases: BTreeSet<_> =
+        logged.map(|of| of.field("database").expect("its database").to_owned()).collect();
+    assert_eq!(databases.len(), 3, "{databases:?}");
     assert_eq!(applied(&empty, &migrations()).await, [[1], [1], [1]]);
 }
 

@@ -55,6 +55,7 @@ pub(crate) async fn migrate(
         let not_committed = |source, can_resume| MigrationError::Failed {
             version: migration.version,
             name: migration.name.clone(),
+            database: driver.address().to_owned(),
             left_nothing: driver.capabilities().atomic_migrations,
             can_resume,
             source,
@@ -117,6 +118,9 @@ async fn step(
         }
         // The connection is closed, and so the server rolls back.
         Err(error) if error.is_connection_lost() => Err(error),
+        // Nothing is left to roll back, and the session may be in a transaction of the script. So the
+        // connection is closed here, too.
+        Err(error @ MigrationError::EndedTransaction { .. }) => Err(error),
         Err(error) => {
             match roll_back(loan).await {
                 Ok(()) => loan.mark_idle(),
@@ -170,6 +174,7 @@ async fn apply(
     let failed = |source| MigrationError::Failed {
         version: *version,
         name: name.clone(),
+        database: driver.address().to_owned(),
         left_nothing,
         can_resume: parts.is_some(),
         source,
@@ -187,7 +192,12 @@ async fn apply(
     }
     if source == APPLICATION {
         if left_nothing && !connection.end_script().await.map_err(failed)? {
-            return Err(MigrationError::EndedTransaction { version: *version, name: name.clone() });
+            return Err(MigrationError::EndedTransaction {
+                version: *version,
+                name: name.clone(),
+                database: driver.address().to_owned(),
+                dialect: driver.capabilities().dialect,
+            });
         }
         connection.check_migration().await.map_err(failed)?;
     }
@@ -213,7 +223,7 @@ async fn apply(
         },
     };
     recorded.map_err(failed)?;
-    tracing::info!(version, name, source, "migrated");
+    tracing::info!(version, name, source, database = driver.address(), "migrated");
     Ok(match source {
         APPLICATION => AfterStep::RanScript { can_resume: parts.is_some() },
         _ => AfterStep::Clean,

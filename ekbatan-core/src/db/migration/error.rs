@@ -109,13 +109,15 @@ pub enum MigrationError {
         database: String,
     },
     /// The script failed, or its commit.
-    #[error("migration {version} `{name}` failed: {source}{}", hint(*.left_nothing, *.can_resume, source.is_connection_lost()))]
+    #[error("migration {version} `{name}` failed on {database}: {source}{}", hint(*.left_nothing, *.can_resume, source.is_connection_lost()))]
     #[non_exhaustive]
     Failed {
         /// The number.
         version: i64,
         /// The name.
         name: String,
+        /// The database.
+        database: String,
         /// Whether the database rolled the whole script back. If not, the statements before the
         /// one that failed stay applied. If the connection broke at the commit, the next run finds
         /// out whether the script has run.
@@ -128,9 +130,8 @@ pub enum MigrationError {
     },
     /// The script ended the transaction that also stores that it has run. What it committed stays.
     #[error(
-        "migration {version} `{name}` ended the transaction that the framework opened for it, so it is not recorded: a \
-         script must not contain COMMIT, ROLLBACK or PREPARE TRANSACTION; what it committed stays: undo that by \
-         hand, and what it prepared by ROLLBACK PREPARED, correct the script, then migrate anew"
+        "migration {version} `{name}` ended the transaction that the framework opened for it on {database}, so it is \
+         not recorded: {}, correct the script, then migrate anew", undo(*.dialect)
     )]
     #[non_exhaustive]
     EndedTransaction {
@@ -138,6 +139,10 @@ pub enum MigrationError {
         version: i64,
         /// The name.
         name: String,
+        /// The database.
+        database: String,
+        /// Its dialect.
+        dialect: Dialect,
     },
     /// Some shards failed; the others are migrated.
     #[error("{}", .0.iter().map(|(shard, error)| format!("shard {shard}: {error}")).collect::<Vec<_>>().join("\n"))]
@@ -155,6 +160,19 @@ impl MigrationError {
         match self {
             Self::Failed { source, .. } | Self::Database(source) => source.is_connection_lost(),
             _ => false,
+        }
+    }
+}
+
+/// What a script must not contain, and how to undo it.
+fn undo(dialect: Dialect) -> &'static str {
+    match dialect {
+        Dialect::Sqlite => {
+            "a script must not contain COMMIT or ROLLBACK; what it committed stays: undo that by hand"
+        }
+        _ => {
+            "a script must not contain COMMIT, ROLLBACK or PREPARE TRANSACTION; what it committed stays: undo \
+             that by hand, and what it prepared by ROLLBACK PREPARED"
         }
     }
 }
@@ -189,6 +207,7 @@ mod tests {
             let error = MigrationError::Failed {
                 version: 10,
                 name: String::from("list"),
+                database: String::from("mysql://h/d"),
                 left_nothing: false,
                 can_resume: false,
                 source: DbError::new(kind, "why"),
