@@ -37,6 +37,9 @@ pub(super) enum RequestedKey<P, O> {
     Message { consumer: String, id: String, duplicate: fn() -> O },
 }
 
+/// The most characters of a principal. SQLite has no limit of its own; the other databases have this one.
+const MAX_PRINCIPAL: usize = 255;
+
 /// What the caller may set.
 #[derive(Default)]
 pub(super) struct CallOptions {
@@ -63,14 +66,21 @@ pub(super) struct CallOptions {
 }
 
 impl CallOptions {
-    /// Rejects texts that PostgreSQL would not store with the events.
+    /// Rejects texts that not every database would store with the events.
     fn check(&self) -> Result<(), PlanError> {
         for (what, text) in [("principal", &self.principal), ("reason", &self.reason)] {
             if let Some(text) = text.as_deref().filter(|text| text.contains('\0')) {
                 return Err(PlanError::HoldsNul { what, value: text.to_owned() });
             }
         }
-        Ok(())
+        // A character has at least one byte, so most principals need no count.
+        let long = self.principal.as_ref().filter(|principal| principal.len() > MAX_PRINCIPAL);
+        match long.map(|principal| (principal, principal.chars().count())) {
+            Some((principal, length)) if length > MAX_PRINCIPAL => {
+                Err(PlanError::PrincipalTooLong { principal: principal.clone(), length })
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -2,7 +2,7 @@
 
 use uuid::Uuid;
 
-use crate::db::{SchemaError, StageError, TableError};
+use crate::db::{SchemaError, StageError, TableError, beginning};
 use crate::domain::{FieldError, PayloadError};
 
 /// Error returned when a plan cannot be committed because of a mistake in the action.
@@ -105,6 +105,15 @@ pub enum PlanError {
         what: &'static str,
         /// The text.
         value: String,
+    },
+    /// The principal of the call is longer than its column.
+    #[error("the principal {} has {length} characters; use at most 255", beginning(.principal))]
+    #[non_exhaustive]
+    PrincipalTooLong {
+        /// The principal.
+        principal: String,
+        /// How many characters it has.
+        length: usize,
     },
     /// The call has an idempotency key, and handles a message once.
     #[error(

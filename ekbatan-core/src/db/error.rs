@@ -250,7 +250,6 @@ impl StdError for DbError {
 }
 
 /// The first characters of a text, in quotes.
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) fn beginning(text: &str) -> String {
     match text.char_indices().nth(40) {
         Some((end, _)) => format!("{:?}..", &text[..end]),

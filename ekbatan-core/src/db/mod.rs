@@ -59,7 +59,6 @@ pub(crate) use database::Database;
 pub(crate) use dialect::driver_for;
 pub use driver::{Capabilities, Isolation, Route, TransactionOptions};
 pub(crate) use driver::{Connection, Driver, SORTED_BYTES, Syntax};
-#[cfg(any(feature = "postgres", feature = "mysql"))]
 pub(crate) use error::beginning;
 pub use error::{DbError, DbErrorKind};
 #[cfg(any(feature = "mysql", feature = "sqlite"))]

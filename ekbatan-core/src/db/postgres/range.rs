@@ -41,7 +41,9 @@ pub(super) fn check_column(row: &RowChange, position: usize) -> Result<(), DbErr
     });
     checked.map_err(|error| match given_by_the_call(row, position) {
         Some(given) => error.at(given),
-        None => error.in_column(&column.name),
+        None => {
+            error.in_column(&column.name).at(format_args!("{} {}", row.table.table.model, row.id))
+        }
     })
 }
 
