@@ -27,6 +27,7 @@ pub mod shard;
 /// What the derives' code and the workspace's other crates need, and users do not.
 #[doc(hidden)]
 pub mod __private {
+    pub use crate::action::read_params;
     pub use crate::db::doorbell::DoorbellMember;
     pub use crate::db::fence::TOKEN_BITS;
     #[cfg(feature = "mysql")]

@@ -30,6 +30,7 @@ on_every_database! {
     two_models_with_one_event_name_are_refused,
     two_models_of_one_table_need_one_name,
     params_must_be_an_object,
+    no_params_are_stored_as_an_empty_object,
     params_for_later_must_be_readable,
     an_event_must_be_an_object,
 }
@@ -372,12 +373,25 @@ async fn params_must_be_an_object(db: &TestDatabase) {
         );
         assert_eq!(runs, 0, "the action did not run");
     };
-    let null = Stage::with_params(|_: &mut ActionContext<'_>, _: &()| Ok(()));
-    no_object(executor.execute(&null, ()).await, null.runs());
+    let null = Stage::with_params(|_: &mut ActionContext<'_>, _: &Option<Weight>| Ok(()));
+    no_object(executor.execute(&null, None).await, null.runs());
     let scalar = Stage::with_params(|_: &mut ActionContext<'_>, _: &i64| Ok(()));
     no_object(executor.execute(&scalar, 7).await, scalar.runs());
     let list = Stage::with_params(|_: &mut ActionContext<'_>, _: &Vec<i64>| Ok(()));
     no_object(executor.execute(&list, vec![7]).await, list.runs());
+}
+
+async fn no_params_are_stored_as_an_empty_object(db: &TestDatabase) {
+    let executor = db.executor().await;
+    let action = Stage::with_params(|ctx: &mut ActionContext<'_>, _: &()| {
+        Ok(ctx.plan().add(quiet(thing("a"))))
+    });
+    for _ in 0..2 {
+        executor.execute(&action, ()).idempotency_key("once").await.unwrap();
+    }
+    let params = format!("FROM {}", db.eventlog("events"));
+    let params = db.select(&["action_params"], &params).await;
+    assert_eq!(params, [[Some("{}".to_owned())]]);
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -411,8 +425,9 @@ async fn an_event_must_be_an_object(db: &TestDatabase) {
     .await
     .unwrap_err();
     match error {
-        ExecuteError::Plan(PlanError::Payload(PayloadError::NotAnObject { name, .. })) => {
-            assert_eq!(name, "ThingMade");
+        ExecuteError::Plan(PlanError::Payload(PayloadError::NotAnObject { what, .. })) => {
+            assert!(what.starts_with("the event `ThingMade` of `"), "{what}");
+            assert!(what.ends_with("ClashingEvent`"), "{what}");
         }
         other => panic!("{other:?}"),
     }

@@ -32,6 +32,7 @@ on_every_database! {
     a_waiting_call_outlasts_what_deletes_old_rows,
     actions_that_commit_together_enqueue_by_their_keys,
     a_call_enqueues_the_next_one,
+    a_call_without_parameters_runs,
 }
 
 mod refused {
@@ -450,6 +451,41 @@ async fn a_call_enqueues_the_next_one(scene: &Scene) {
     scene.executor.execute(&CountDown, posting(5)).await.unwrap();
     until("all have run", async || run(scene).await == [5, 4, 3, 2, 1]).await;
     scene.until_handled(CountDown::NAME).await;
+}
+
+/// Posts an entry.
+struct Tick;
+
+impl Action for Tick {
+    const NAME: &'static str = "ledger.tick";
+    type Params = ();
+    type Output = ();
+    type Error = std::convert::Infallible;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, _: &()) -> Result<(), Self::Error> {
+        PostEntry.perform(ctx, &posting(1)).await
+    }
+}
+
+/// Enqueues a [`Tick`].
+struct Wind;
+
+impl Action for Wind {
+    const NAME: &'static str = "ledger.wind";
+    type Params = ();
+    type Output = ();
+    type Error = std::convert::Infallible;
+
+    async fn perform(&self, ctx: &mut ActionContext<'_>, _: &()) -> Result<(), Self::Error> {
+        ctx.plan().enqueue(&Tick, ());
+        Ok(())
+    }
+}
+
+async fn a_call_without_parameters_runs(scene: &Scene) {
+    let _node = start(&scene.executor, Tick).await;
+    scene.executor.execute(&Wind, ()).await.unwrap();
+    until("it has run", async || run(scene).await == [1]).await;
 }
 
 async fn what_cannot_be_enqueued_is_refused(scene: &Scene) {

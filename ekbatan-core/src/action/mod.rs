@@ -65,6 +65,8 @@ pub use executor::{ActionExecutor, Outcome};
 pub use executor_builder::ActionExecutorBuilder;
 pub use fence::{AsFence, Fence};
 pub use key_scope::KeyScope;
+#[doc(hidden)]
+pub use params::read_params;
 pub use plan::{ActionPlan, StagedChange, StagedEvent};
 pub use plan_error::PlanError;
 pub use retry::{Budget, RetryPolicy};

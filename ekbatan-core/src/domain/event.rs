@@ -69,11 +69,13 @@ pub enum PayloadError {
         source: serde_json::Error,
     },
     /// The payload is JSON, but not an object.
-    #[error("`{name}` serializes to {found}, not to a JSON object; use a struct with named fields")]
+    #[error(
+        "expected {what} to serialize to a JSON object, found {found}; use a struct with named fields"
+    )]
     #[non_exhaustive]
     NotAnObject {
-        /// The event or the action.
-        name: String,
+        /// The event and its type, or the parameters and their action.
+        what: String,
         /// The kind of JSON that was found.
         found: &'static str,
     },
@@ -82,7 +84,7 @@ pub enum PayloadError {
 impl PayloadError {
     /// Returns `value` if it is an object.
     pub(crate) fn require_object(
-        name: &str,
+        what: impl FnOnce() -> String,
         value: serde_json::Value,
     ) -> Result<serde_json::Value, PayloadError> {
         let found = match &value {
@@ -93,7 +95,7 @@ impl PayloadError {
             serde_json::Value::String(_) => "a text",
             serde_json::Value::Array(_) => "a list",
         };
-        Err(PayloadError::NotAnObject { name: name.to_owned(), found })
+        Err(PayloadError::NotAnObject { what: what(), found })
     }
 }
 
@@ -125,7 +127,8 @@ pub fn payload_of<E: Serialize>(
         }
         other => other,
     };
-    PayloadError::require_object(name.name, inner)
+    let of = std::any::type_name::<E>();
+    PayloadError::require_object(|| format!("the event `{}` of `{of}`", name.name), inner)
 }
 
 /// The event type of an entity. It has no values.

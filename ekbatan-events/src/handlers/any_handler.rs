@@ -2,6 +2,7 @@
 
 use async_trait::async_trait;
 use ekbatan_core::__private::deliveries::StoredEvent;
+use ekbatan_core::__private::read_params;
 use ekbatan_core::action::Action;
 use ekbatan_core::domain::ShardIdentifier;
 
@@ -70,7 +71,7 @@ impl<A: Action + 'static> AnyHandler for EnqueuedCalls<A> {
         _attempt: u32,
         _shard: ShardIdentifier,
     ) -> Result<(), BoxError> {
-        let params = serde_json::from_str(&call.payload)
+        let params = read_params(&call.payload)
             .map_err(|source| DecodeError::Params { action: A::NAME, source })?;
         // The call has the principal of the action that enqueued it.
         ctx.principal = call.principal;
