@@ -20,6 +20,7 @@ use crate::clock::to_micros;
 /// as text) and for a newtype (stored as what it wraps).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be stored in a column",
+    note = "columns hold `String`, `bool`, `i8` to `i64`, `u8` to `u64`, `f32`, `f64`, `Decimal`, `Uuid`, ids, `NaiveDate`, `DateTime<Utc>`, `Vec<u8>`, `serde_json::Value`, and `Option` of these; use `u64` or `i64` for a size",
     note = "derive `State` for the enum of the field `state`, and `Field` for another enum or a newtype; or mark the field `#[column(json)]` to store any serde type as JSON"
 )]
 pub trait Field: Sized + Send + Sync {
@@ -40,7 +41,10 @@ pub trait Field: Sized + Send + Sync {
 
 /// A field that a database can compare. JSON cannot be compared: databases define the equality of
 /// documents differently.
-#[diagnostic::on_unimplemented(message = "a column of `{Self}` cannot be compared in a condition")]
+#[diagnostic::on_unimplemented(
+    message = "a column of `{Self}` cannot be compared in a condition",
+    note = "JSON is not compared: give the value that a condition needs a column of its own"
+)]
 pub trait Comparable: Field {}
 
 /// A field that could not be stored or read.

@@ -113,13 +113,18 @@ impl<F, V: Into<F>> Comparand<F> for V {
     }
 }
 
-impl<T, F: Comparable> Column<T, F> {
+// Each method has the bound, so that the compiler says why a column is not compared, and not that there is no
+// method.
+impl<T, F: Field> Column<T, F> {
     fn compare(self, operator: &'static str, value: impl Comparand<F>) -> Condition<T> {
         Condition::of(Expression::Compare(self.name, operator, value.into_field().to_value()))
     }
 
     /// Equal to `value`; `None` means null.
-    pub fn eq(self, value: impl Comparand<F>) -> Condition<T> {
+    pub fn eq(self, value: impl Comparand<F>) -> Condition<T>
+    where
+        F: Comparable,
+    {
         match value.into_field().to_value() {
             Ok(Value::Null) => Condition::of(Expression::Null(self.name)),
             value => Condition::of(Expression::Compare(self.name, "=", value)),
@@ -128,7 +133,10 @@ impl<T, F: Comparable> Column<T, F> {
 
     /// Not equal to `value`. As in SQL, a null is neither equal nor unequal to a value;
     /// `ne(None)` means not null.
-    pub fn ne(self, value: impl Comparand<F>) -> Condition<T> {
+    pub fn ne(self, value: impl Comparand<F>) -> Condition<T>
+    where
+        F: Comparable,
+    {
         match value.into_field().to_value() {
             Ok(Value::Null) => !Condition::of(Expression::Null(self.name)),
             value => Condition::of(Expression::Compare(self.name, "<>", value)),
@@ -136,27 +144,42 @@ impl<T, F: Comparable> Column<T, F> {
     }
 
     /// Less than `value`.
-    pub fn lt(self, value: impl Comparand<F>) -> Condition<T> {
+    pub fn lt(self, value: impl Comparand<F>) -> Condition<T>
+    where
+        F: Comparable,
+    {
         self.compare("<", value)
     }
 
     /// At most `value`.
-    pub fn le(self, value: impl Comparand<F>) -> Condition<T> {
+    pub fn le(self, value: impl Comparand<F>) -> Condition<T>
+    where
+        F: Comparable,
+    {
         self.compare("<=", value)
     }
 
     /// Greater than `value`.
-    pub fn gt(self, value: impl Comparand<F>) -> Condition<T> {
+    pub fn gt(self, value: impl Comparand<F>) -> Condition<T>
+    where
+        F: Comparable,
+    {
         self.compare(">", value)
     }
 
     /// At least `value`.
-    pub fn ge(self, value: impl Comparand<F>) -> Condition<T> {
+    pub fn ge(self, value: impl Comparand<F>) -> Condition<T>
+    where
+        F: Comparable,
+    {
         self.compare(">=", value)
     }
 
     /// One of `values`; false for all rows if `values` is empty. `None` among them means null.
-    pub fn is_in<V: Comparand<F>>(self, values: impl IntoIterator<Item = V>) -> Condition<T> {
+    pub fn is_in<V: Comparand<F>>(self, values: impl IntoIterator<Item = V>) -> Condition<T>
+    where
+        F: Comparable,
+    {
         let values: Result<Vec<Value>, FieldError> =
             values.into_iter().map(|value| value.into_field().to_value()).collect();
         let null = values.as_ref().is_ok_and(|values| values.iter().any(Value::is_null));

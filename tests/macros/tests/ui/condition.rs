@@ -11,6 +11,8 @@ struct Account {
     id: Id<Account>,
     note: Option<String>,
     balance: i64,
+    #[column(json)]
+    tags: Vec<String>,
     state: AccountState,
 }
 
@@ -35,6 +37,10 @@ fn texts_for_an_option() -> Condition<Account> {
 
 fn a_text_for_a_number() -> Condition<Account> {
     Account::BALANCE.ge("5")
+}
+
+fn json(tags: Vec<String>) -> Condition<Account> {
+    Account::TAGS.eq(tags)
 }
 
 struct Owner;
