@@ -6,7 +6,7 @@ use std::time::Duration;
 use ekbatan::events::{AfterLastAttempt, HandlerOptions};
 use ekbatan::prelude::*;
 use futures_util::FutureExt;
-use support::{TestClock, instant, until};
+use support::{Dialect, Recorder, TestClock, instant, until};
 
 use crate::backlog::closings;
 use crate::scene::{Ledger, Scene, executor, node, open_wallet, post};
@@ -237,4 +237,34 @@ async fn a_new_handler_tries_its_old_history_ten_times(scene: &Scene) {
     until("the other one is given up", async || !operations.parked(10).await.unwrap().is_empty())
         .await;
     assert_eq!(operations.parked(10).await.unwrap()[0].attempts, 10);
+}
+
+/// What is logged is recorded on one thread only.
+#[tokio::test]
+async fn the_log_tells_a_parked_event_from_a_dead_letter() {
+    for (options, ends) in [
+        (
+            quick().max_attempts(1),
+            "later events of its model wait until an operator retries or skips it",
+        ),
+        (quick().max_attempts(1).dead_letters(), "later events of its model are handled"),
+    ] {
+        let scene = Scene::start(Dialect::Sqlite).await;
+        let (recorder, _guard) = Recorder::start();
+        let _node = scene.node().handler_with(failing(1, 9), options).start().await.unwrap();
+        let wallet = scene.open_wallet().await;
+        let logged = || {
+            let all = recorder.all().into_iter();
+            let mut messages = all.filter_map(|of| Some((of.field("message")?.to_owned(), of)));
+            messages.find(|(message, _)| message.starts_with("an event is given up"))
+        };
+        until("it is logged", async || logged().is_some()).await;
+        let (message, event) = logged().unwrap();
+        assert!(message.ends_with(ends), "{message}");
+        assert_eq!(event.field("model"), Some(&*wallet.to_string()));
+        assert_eq!(
+            (event.field("handler"), event.field("attempts")),
+            (Some("ledger.post"), Some("1"))
+        );
+    }
 }

@@ -28,7 +28,10 @@ async fn options_that_cannot_work_are_refused(scene: &Scene) {
             options().retry(Duration::from_secs(2), Duration::from_secs(1)),
             "a wrong `retry`: the longest pause, 1s, is shorter than the first, 2s",
         ),
-        (options().alias(" "), "a wrong `alias`: ` ` is blank; use at least one letter"),
+        (
+            options().alias(" "),
+            "a wrong `alias`: ` ` of the handler `events::scene::Scripted<0>` is blank; use at least one letter",
+        ),
         (options().alias("a".repeat(256)), "a` has 256 bytes; use at most 255"),
         (
             options().only(["WalletSold"]),

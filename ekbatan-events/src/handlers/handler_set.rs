@@ -86,7 +86,8 @@ fn check(handler: &Handler) -> Result<(), StartError> {
     let aliases = aliases(handler).map(|alias| ("alias", alias));
     for (option, name) in std::iter::once(("NAME", handler.name)).chain(aliases) {
         if name.trim().is_empty() {
-            return refuse(option, format!("`{name}` is blank; use at least one letter"));
+            let of = handler.description();
+            return refuse(option, format!("`{name}` of {of} is blank; use at least one letter"));
         }
         if name.len() > 255 {
             return refuse(option, format!("`{name}` has {} bytes; use at most 255", name.len()));

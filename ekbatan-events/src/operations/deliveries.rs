@@ -96,7 +96,9 @@ impl DeliveryOperations {
         Ok(self.shard.lacks_deliveries(&subscriptions).await?)
     }
 
-    /// The number of events that a handler has not handled yet.
+    /// The number of events that a handler has not handled yet, or of enqueued calls of the action with this
+    /// name. A name that nobody has counts nothing: a handler that [`status`](Self::status) does not list
+    /// may be misspelt, or no node has registered it yet.
     pub async fn pending(&self, handler: &str) -> Result<u64, EventsError> {
         Ok(self.deliveries.count_where(Delivery::HANDLER.eq(handler)).await?)
     }

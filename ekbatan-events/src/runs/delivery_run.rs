@@ -390,7 +390,23 @@ impl Runner {
         why: String,
         attempts: u32,
     ) -> Result<End, EventsError> {
-        tracing::error!(handler = handler.name, event = %delivery.event_id, error = %why, "an event is given up");
+        let what = match handler.options.after_last_attempt {
+            AfterLastAttempt::Park => {
+                "an event is given up and parked; later events of its model wait until an operator retries or skips it"
+            }
+            AfterLastAttempt::DeadLetter => {
+                "an event is given up as a dead letter; later events of its model are handled"
+            }
+        };
+        tracing::error!(
+            handler = handler.name,
+            event = %delivery.event_id,
+            delivery = %delivery.id,
+            model = %delivery.stream,
+            attempts = delivery.attempts + 1,
+            error = %why,
+            "{what}"
+        );
         match handler.options.after_last_attempt {
             AfterLastAttempt::Park => {
                 let change = delivery.clone().apply(|row| {
