@@ -6,7 +6,7 @@ use super::{LeaseError, PlanError};
 use crate::db::{
     ActionId, CommitError, DbError, DbErrorKind, RowRef, SchemaError, StageError, TableError,
 };
-use crate::domain::{ShardIdentifier, list_shards};
+use crate::domain::{LockKey, ShardIdentifier, list_shards};
 use crate::shard::{PartialCommit, ShardError};
 
 /// Error returned when an executor cannot be built.
@@ -120,10 +120,13 @@ pub enum ExecuteError<E> {
     #[error("{0}")]
     Overloaded(#[source] DbError),
     /// The lease under which the action ran has ended.
-    #[error("the lease on `{key}` ended before the commit; nothing was written")]
+    #[error(
+        "the lease on `{}` ended before the commit; nothing was written. Take it again; if it was held for its maximum, give `LockOptions::hold` more time",
+        LockKey::shown(key)
+    )]
     #[non_exhaustive]
     FenceLost {
-        /// The lock's key.
+        /// The lock's key, as its provider stores it.
         key: String,
     },
     /// The event that the call handles is not to be handled by it any more: another node has taken it

@@ -9,7 +9,7 @@ use super::contention::Strategies;
 use super::effect::EffectRunner;
 use super::key_locks::KeyLocks;
 use super::key_scope::KeyScope;
-use crate::domain::IdGenerator;
+use crate::domain::{IdGenerator, LockKey};
 use crate::outbox::deliveries::DeliveryHub;
 use crate::outbox::{CallKey, KeyKind};
 use crate::shard::{Databases, KeyHomes};
@@ -51,6 +51,7 @@ impl ExecutorState {
     /// Counts and logs a call that was refused because its lease had ended.
     pub(super) fn count_fence_refusal(&self, key: &str) {
         self.fence_refusals.fetch_add(1, Ordering::Relaxed);
+        let key = LockKey::shown(key);
         tracing::warn!(name: "ekbatan.lock.fence_refused", key, "an action was refused: its lease has ended");
     }
 }

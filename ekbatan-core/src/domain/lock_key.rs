@@ -116,6 +116,12 @@ impl LockKey {
         let kept = full.floor_char_boundary(MAX_STORED - digest.len() - 1);
         format!("{}#{digest}", &full[..nul.map_or(kept, |nul| nul.min(kept))])
     }
+
+    /// A stored key without its level and zone, for messages: users gave neither.
+    pub(crate) fn shown(stored: &str) -> &str {
+        let of_zone = || stored.strip_prefix("DC#")?.split_once('#').map(|(_, id)| id);
+        stored.strip_prefix("XDC#").or_else(of_zone).unwrap_or(stored)
+    }
 }
 
 impl fmt::Display for LockKey {
@@ -208,6 +214,8 @@ mod tests {
         assert!(a.stored("eu").len() <= MAX_STORED);
         let [b, c] = ["a\0b", "a\0c"].map(|key| LockKey::named(key).stored("eu"));
         assert!(b != c && b.starts_with("DC#eu#a#") && !b.contains('\0'), "{b}");
+        let shown = ["DC#eu#a#1", "XDC#a#1", "DC#eu", "a#1"].map(LockKey::shown);
+        assert_eq!(shown, ["a#1", "a#1", "DC#eu", "a#1"]);
         let exact = LockKey::named(&"x".repeat(MAX_STORED - "DC#eu#".len()));
         assert_eq!(exact.stored("eu").len(), MAX_STORED);
         assert!(exact.stored("eu").ends_with('x'));

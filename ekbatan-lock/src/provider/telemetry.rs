@@ -153,7 +153,7 @@ pub(crate) fn between(counts: &Counts, acquiring: &Span, time: Duration) {
 }
 
 /// Records the end in the span of a hold.
-pub(crate) fn over(counts: &Counts, holding: &Span, ended: &Ended, held: Duration) {
+pub(crate) fn over(counts: &Counts, holding: &Span, key: &LockKey, ended: &Ended, held: Duration) {
     add_duration(&counts.held, held);
     holding.record("ekbatan.lock.held_us", micros(held));
     let outcome = match ended {
@@ -161,7 +161,8 @@ pub(crate) fn over(counts: &Counts, holding: &Span, ended: &Ended, held: Duratio
         Ended::Lost(cause) => {
             increment(&counts.lost);
             holding.in_scope(|| {
-                tracing::warn!(name: "ekbatan.lock.lost", %cause, "a lease was lost");
+                // The level of warnings shows no span, which has the key, too.
+                tracing::warn!(name: "ekbatan.lock.lost", %key, %cause, "a lease was lost");
             });
             match cause {
                 LossCause::Expired(_) => "expired",

@@ -88,7 +88,7 @@ pub(super) async fn hold(
         Ended::Lost(_) => false,
     });
     server.queue.hold_ended(began, now, keep_for.is_some());
-    telemetry::over(counts, &hold_span, &ended, now - began);
+    telemetry::over(counts, &hold_span, server.queue.key(), &ended, now - began);
     if let Some(rest) = keep_for {
         keep(server, &hold, granted, rest).await;
         return None;
