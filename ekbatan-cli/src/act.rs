@@ -1,7 +1,7 @@
 //! The commands that change something.
 
 use ekbatan::domain::{ShardIdentifier, Stored};
-use ekbatan::events::{DeadLetter, DeliveryFilter, EventsError};
+use ekbatan::events::{DeadLetter, DeadLetterState, DeliveryFilter, EventsError};
 use serde_json::json;
 use uuid::Uuid;
 
@@ -16,15 +16,32 @@ use crate::target::{OnShard, Target};
 const OF_PARKED: &str = "`ekbatan events parked` lists those that are";
 
 pub async fn retry(target: &Target, id: Uuid, by: &Given) -> Result<Answer, Failure> {
-    let work = async |on: &OnShard<'_>| on.operations.retry(id, &by.who, &by.why).await;
-    target.on_one_shard(OF_PARKED, work).await?;
+    on_parked(target, id, async |on| on.operations.retry(id, &by.who, &by.why).await).await?;
     Ok(said(format!("{id} is tried again"), json!({ "retried": id })))
 }
 
 pub async fn skip(target: &Target, id: Uuid, by: &Given) -> Result<Answer, Failure> {
-    let work = async |on: &OnShard<'_>| on.operations.skip(id, &by.who, &by.why).await;
-    target.on_one_shard(OF_PARKED, work).await?;
+    on_parked(target, id, async |on| on.operations.skip(id, &by.who, &by.why).await).await?;
     Ok(said(format!("{id} is skipped; its model goes on"), json!({ "skipped": id })))
+}
+
+/// Does something with a parked delivery. If the id is that of a dead letter, the failure says so.
+async fn on_parked(
+    target: &Target,
+    id: Uuid,
+    work: impl AsyncFn(&OnShard<'_>) -> Result<(), EventsError>,
+) -> Result<(), Failure> {
+    let Err(failure) = target.on_one_shard(OF_PARKED, work).await else { return Ok(()) };
+    for on in target.shards() {
+        if let Ok(Some(letter)) = on.operations.dead_letter(id).await
+            && letter.state == DeadLetterState::Dead
+        {
+            return Err(Failure::failed(format!(
+                "{id} is a dead letter and not parked; `ekbatan events replay {id}` delivers it once more, and `ekbatan events dismiss {id}` settles it"
+            )));
+        }
+    }
+    Err(failure)
 }
 
 pub async fn dismiss(target: &Target, id: Uuid, by: &Given) -> Result<Answer, Failure> {

@@ -102,6 +102,7 @@ pub enum EventCommand {
     },
     /// Settles a remote call: it happened. A parked event is tried again.
     Happened {
+        #[arg(value_parser = id)]
         key: Uuid,
         /// What the other system answered, as the handler would have got it.
         #[arg(long, value_name = "JSON", allow_hyphen_values = true)]
@@ -111,6 +112,7 @@ pub enum EventCommand {
     },
     /// Settles a remote call: it did not happen, and never will. A parked event is tried again.
     DidNotHappen {
+        #[arg(value_parser = id)]
         key: Uuid,
         #[command(flatten)]
         operator: Operator,
@@ -122,21 +124,27 @@ pub enum EventCommand {
         most: Most,
     },
     /// Shows a delivery or a dead letter, and its event.
-    Look { id: Uuid },
+    Look {
+        #[arg(value_parser = id)]
+        id: Uuid,
+    },
     /// Tries a parked event again.
     Retry {
+        #[arg(value_parser = id)]
         id: Uuid,
         #[command(flatten)]
         operator: Operator,
     },
     /// Moves a parked event to the dead letters, as settled.
     Skip {
+        #[arg(value_parser = id)]
         id: Uuid,
         #[command(flatten)]
         operator: Operator,
     },
     /// Settles a dead letter without handling it.
     Dismiss {
+        #[arg(value_parser = id)]
         id: Uuid,
         #[command(flatten)]
         operator: Operator,
@@ -145,7 +153,7 @@ pub enum EventCommand {
     #[command(group = ArgGroup::new("selected").args(["id", "handler"]).required(true))]
     Replay {
         /// One dead letter, instead of --handler.
-        #[arg(conflicts_with_all = [
+        #[arg(value_parser = id, conflicts_with_all = [
             "settled", "stored", "event_type", "model_type", "model_id", "from", "until", "yes",
         ])]
         id: Option<Uuid>,
@@ -199,6 +207,14 @@ pub struct Most {
     pub most: usize,
 }
 
+/// An id of a row.
+fn id(text: &str) -> Result<Uuid, String> {
+    text.parse().map_err(|_| {
+        "an id is a UUID, such as 0199a1c2-0000-7000-8000-000000000000; the lists show them"
+            .to_owned()
+    })
+}
+
 fn at_least_one(text: &str) -> Result<usize, String> {
     match text.parse() {
         Ok(0) => Err("nothing would be listed; use at least 1".to_owned()),
@@ -229,6 +245,9 @@ impl Operator {
     pub fn given(self) -> Result<Given, Failure> {
         match (self.who, self.why) {
             (Some(who), Some(why)) => Ok(Given { who, why }),
+            (None, None) => Err(Failure::usage(
+                "--who and --why are missing; say who does it and why, both are stored with what is done",
+            )),
             (None, _) => Err(missing("--who", "say who does it")),
             (_, None) => Err(missing("--why", "say why")),
         }

@@ -155,9 +155,10 @@ pub fn has_eventlogs(url: &str) -> bool {
 fn named_shard(named: &str, sharding: &ShardingConfig) -> Result<ShardIdentifier, Failure> {
     let known: Vec<_> = sharding.shards().map(|(shard, _)| shard).collect();
     known.iter().copied().find(|shard| shard.to_string() == named).ok_or_else(|| {
+        let are = if known.len() == 1 { "there is" } else { "there are" };
         let known: Vec<_> = known.iter().map(ToString::to_string).collect();
         let known = known.join(", ");
-        Failure::usage(format!("there is no shard `{named}`; there are {known}"))
+        Failure::usage(format!("there is no shard `{named}`; write GROUP/MEMBER: {are} {known}"))
     })
 }
 
@@ -175,6 +176,10 @@ fn create_no_file(sharding: &mut ShardingConfig) {
     let members = sharding.groups.iter_mut().flat_map(|group| &mut group.members);
     let databases = members.flat_map(|member| member.configs.values_mut());
     for database in databases.filter(|database| database.dialect() == Some(Dialect::Sqlite)) {
+        // It has no file, and is refused under the address that was given.
+        if database.url.contains(":memory:") {
+            continue;
+        }
         let separator = if database.url.contains('?') { '&' } else { '?' };
         database.url = format!("{}{separator}mode=rw", database.url);
     }

@@ -221,9 +221,35 @@ impl Schedule {
 
 fn parse(text: &str) -> Result<Cron, ScheduleError> {
     let parser = CronParser::builder().seconds(Seconds::Optional).year(Year::Optional).build();
-    parser
-        .parse(text)
-        .map_err(|error| ScheduleError::Cron { text: text.to_owned(), why: error.to_string() })
+    parser.parse(text).map_err(|error| {
+        let error = error.to_string();
+        let error = error.trim_end_matches('.');
+        let why = match wrong_field(&parser, text) {
+            Some((name, field)) => format!("its {name} is `{field}`: {error}"),
+            None => error.to_owned(),
+        };
+        ScheduleError::Cron { text: text.to_owned(), why }
+    })
+}
+
+/// The field with which the expression cannot be parsed, and without which it can. The parser does not say
+/// which one it is.
+fn wrong_field<'t>(parser: &CronParser, text: &'t str) -> Option<(&'static str, &'t str)> {
+    const NAMES: [&str; 7] = ["second", "minute", "hour", "day", "month", "weekday", "year"];
+    let fields: Vec<&str> = text.split(' ').collect();
+    let names = match fields.len() {
+        5 => &NAMES[1..6],
+        6 => &NAMES[..6],
+        7 => &NAMES,
+        _ => return None,
+    };
+    let parses_without = |at: &usize| {
+        let mut others = fields.clone();
+        others[*at] = "*";
+        parser.parse(&others.join(" ")).is_ok()
+    };
+    let at = (0..fields.len()).find(parses_without)?;
+    Some((names[at], fields[at]))
 }
 
 fn next_of(cron: &Cron, zone: Tz, instant: DateTime<Utc>) -> Option<DateTime<Utc>> {

@@ -4,6 +4,7 @@ use ekbatan::domain::ShardIdentifier;
 use ekbatan::prelude::*;
 use ekbatan::repository::WriteError;
 use ekbatan::shard::ShardError;
+use support::Recorder;
 
 use crate::actions::{Nothing, Take, route, stage};
 use crate::models::{Account, account, account_with, quiet};
@@ -83,7 +84,17 @@ async fn no_row_has_an_id_of_an_unknown_shard_or_of_none(t: &TestShards) {
         let error = accounts.get(id).await.unwrap_err();
         assert!(matches!(error, ReadError::NotFound { .. }), "{error:?}");
         assert_eq!(error.to_string(), format!("there is no Account {id}"));
+        let (recorder, guard) = Recorder::start();
         assert_eq!(accounts.find(id).await.unwrap(), None);
+        drop(guard);
+        let mut logged = recorder.all().into_iter();
+        let logged = logged
+            .find(|of| of.field("message") == Some("an id was read that no row has"))
+            .unwrap();
+        assert_eq!(
+            (logged.field("model"), logged.field("id")),
+            (Some("Account"), Some(&*id.to_string()))
+        );
         assert!(!accounts.exists(id).await.unwrap());
         let found = accounts.find_by_ids(&[known.id, id]).await.unwrap();
         assert_eq!(found, std::slice::from_ref(&known));

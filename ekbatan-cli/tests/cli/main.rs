@@ -131,6 +131,13 @@ async fn dead_letters_are_counted_before_they_are_replayed_or_purged(scene: &Sce
     assert_eq!(letters.as_array().unwrap().len(), 3);
     let [one, other] = [0, 1].map(|at| letters[at]["id"].as_str().unwrap());
     let by = ["--who", "alice", "--why", "the ledger is open"];
+    for verb in ["retry", "skip"] {
+        let not_parked = scene.run(&[&["events", verb, one], &by[..]].concat()).await.failed(1);
+        let says = format!(
+            "ekbatan: {one} is a dead letter and not parked; `ekbatan events replay {one}`"
+        );
+        assert!(not_parked.starts_with(&says), "{not_parked}");
+    }
 
     let of_ledger = ["events", "replay", "--handler", "ledger.post"];
     let counted = scene.run(&of_ledger).await.done();
@@ -341,7 +348,12 @@ async fn what_was_not_asked_properly_is_refused_by_name(scene: &Scene) {
     scene.wallet_with_parked_event().await;
     let parked = scene.json(&["events", "parked"]).await;
     let id = parked[0]["id"].as_str().unwrap();
-    let no_who = scene.run(&["events", "retry", id]).await.failed(2);
+    let nobody = scene.run(&["events", "retry", id]).await.failed(2);
+    assert_eq!(
+        nobody,
+        "ekbatan: --who and --why are missing; say who does it and why, both are stored with what is done\n"
+    );
+    let no_who = scene.run(&["events", "retry", id, "--why", "a try"]).await.failed(2);
     assert_eq!(
         no_who,
         "ekbatan: --who is missing; say who does it, it is stored with what is done\n"
@@ -382,11 +394,12 @@ async fn what_was_not_asked_properly_is_refused_by_name(scene: &Scene) {
     }
     let retired = scene.run(&["events", "retire", "ledger.pots"]).await.failed(1);
     assert!(retired.contains("there is no handler `ledger.pots`"), "{retired}");
-    scene.run(&["events", "look", "seventeen"]).await.failed(2);
+    let no_id = scene.run(&["events", "look", "seventeen"]).await.failed(2);
+    assert!(no_id.contains("an id is a UUID, such as 0199a1c2-"), "{no_id}");
     let purge = scene.run(&["events", "purge", "--stored", "--handler", "ledger.post"]).await;
     assert!(purge.failed(2).contains("stored events are not purged"));
     let shard = scene.run(&["events", "status", "--shard", "7/7"]).await.failed(2);
-    assert_eq!(shard, "ekbatan: there is no shard `7/7`; there are 0/0\n");
+    assert_eq!(shard, "ekbatan: there is no shard `7/7`; write GROUP/MEMBER: there is 0/0\n");
     scene.run(&["events", "status", "--shard", "0/0"]).await.done();
     let jobs = scene.run(&["jobs", "list", "--shard", "0/0"]).await.failed(2);
     assert_eq!(jobs, "ekbatan: all jobs are on the default shard; leave out --shard\n");
@@ -436,6 +449,6 @@ async fn jobs_are_listed_paused_resumed_and_run(scene: &Scene) {
         "{unknown}"
     );
     let nobody = scene.run(&["jobs", "run", "bank.close_days"]).await.failed(2);
-    assert!(nobody.contains("--who is missing"), "{nobody}");
+    assert!(nobody.contains("--who and --why are missing"), "{nobody}");
     node.drain(std::time::Duration::from_secs(60)).await;
 }

@@ -17,6 +17,28 @@ async fn a_file_that_does_not_exist_is_not_made() {
     }
 }
 
+#[tokio::test]
+async fn a_wrong_address_is_named_by_its_option() {
+    let folder = tempfile::tempdir().unwrap();
+    let said = scene::run(&["--database", "http://x", "events", "status"], folder.path()).await;
+    let said = said.failed(2);
+    assert!(said.starts_with("ekbatan: --database: the address \"http://x\" is not"), "{said}");
+    assert!(!said.contains("primary-config"), "{said}");
+    let said = scene::run(&["--database", "sqlite::memory:", "events", "status"], folder.path());
+    let said = said.await.failed(1);
+    assert!(!said.contains("mode=rw"), "{said}");
+    // Without the tables of the framework.
+    let empty = folder.path().join("empty.db");
+    std::fs::write(&empty, "").unwrap();
+    let empty = format!("sqlite:{}", empty.display());
+    for command in [["events", "status"], ["jobs", "list"]] {
+        let asked = [&["--database", &empty][..], &command].concat();
+        let said = scene::run(&asked, folder.path()).await.failed(1);
+        assert!(said.contains("there is no table `eventlog_"), "{said}");
+        assert!(said.contains("; start the application once, or run its migration"), "{said}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reader_that_has_enough_is_no_failure() {
     let database = shard().await;

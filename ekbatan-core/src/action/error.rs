@@ -174,7 +174,8 @@ pub enum ExecuteError<E> {
     },
     /// The idempotency key was used for another call.
     #[error(
-        "the idempotency key `{key}` was used for other parameters, or for another action (`{action}`); use a new key for a new call"
+        "the idempotency key `{key}` was used {} `{action}`; use a new key for a new call",
+        if *.is_other_action { "for another action," } else { "with other parameters of" }
     )]
     #[non_exhaustive]
     KeyReused {
@@ -182,6 +183,8 @@ pub enum ExecuteError<E> {
         key: String,
         /// The action that used it.
         action: String,
+        /// Whether this call is one of another action.
+        is_other_action: bool,
     },
     /// The stored output no longer deserializes.
     #[error("the output stored under the idempotency key `{key}` does not fit the type: {source}")]
@@ -319,7 +322,9 @@ impl AttemptError {
             Self::Finished { caller } => To::Finished { caller },
             Self::Deadline { after } => To::Deadline { after },
             Self::CommitUnknown { action, why } => To::CommitUnknown { action, why },
-            Self::KeyReused { key, action } => To::KeyReused { key, action },
+            Self::KeyReused { key, action, is_other_action } => {
+                To::KeyReused { key, action, is_other_action }
+            }
             Self::StoredOutput { key, source } => To::StoredOutput { key, source },
             Self::CrossShard { shards } => To::CrossShard { shards },
             Self::PartlyCommitted { action, committed, failed, not_tried, source } => {

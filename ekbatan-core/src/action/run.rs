@@ -246,7 +246,11 @@ impl<A: Action, O: Send> Call<'_, A, O> {
         };
         let key = || key.key().text.clone();
         if action_name != A::NAME || of_stored != fingerprint {
-            return Err(ExecuteError::KeyReused { key: key(), action: action_name.clone() });
+            return Err(ExecuteError::KeyReused {
+                key: key(),
+                action: action_name.clone(),
+                is_other_action: action_name != A::NAME,
+            });
         }
         let answer = (codec.decode)(output)
             .map_err(|source| ExecuteError::StoredOutput { key: key(), source })?;

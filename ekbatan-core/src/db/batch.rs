@@ -248,7 +248,7 @@ pub struct Committed {
 #[non_exhaustive]
 pub enum CommitError {
     /// Rows were no longer at the version from which the plan was made, or were deleted.
-    #[error("stale: {}", .0.iter().map(RowRef::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("rows have changed since they were read, and nothing was written: {}; read them again", .0.iter().map(RowRef::to_string).collect::<Vec<_>>().join(", "))]
     Stale(Vec<RowRef>),
     /// The lease under which the action ran is over.
     #[error("the lease on `{0}` ended before the commit")]

@@ -60,6 +60,30 @@ impl Nulls {
     }
 }
 
+/// The name of a table in a database. SQLite has no schemas, so it is a prefix there.
+fn name_in(table: &Table, database: &str) -> String {
+    match table.schema {
+        Some(schema) if database.starts_with("sqlite:") => format!("{schema}_{}", table.name),
+        _ => table.full_name(),
+    }
+}
+
+/// The columns of which only one of two mappings knows, or knows another type.
+fn differences(other: &Table, this: &Table) -> String {
+    let named = |table: &Table, name: &str| {
+        table.columns.iter().find(|column| column.name == name).copied()
+    };
+    let of_this = this.columns.iter().filter_map(|column| match named(other, column.name) {
+        None => Some(format!("without `{}`", column.name)),
+        Some(of_other) if of_other != *column => Some(format!("another type of `{}`", column.name)),
+        Some(_) => None,
+    });
+    let of_other = other.columns.iter().filter(|column| named(this, column.name).is_none());
+    let of_other = of_other.map(|column| format!("with `{}`", column.name));
+    let all: Vec<String> = of_this.chain(of_other).collect();
+    if all.is_empty() { "in another order".to_owned() } else { all.join(", ") }
+}
+
 /// A table whose columns fit the code.
 #[derive(Debug)]
 pub(crate) struct TableInfo {
@@ -140,7 +164,7 @@ impl SchemaError {
         );
         SchemaError::Columns {
             model: table.model,
-            table: table.full_name(),
+            table: name_in(table, database),
             database: database.to_owned(),
             problems: vec![problem],
         }
@@ -172,7 +196,10 @@ impl TableInfo {
                  because events and errors name the model of a row"
             )
         } else {
-            format!("`{other}` has this table with other columns; map it once")
+            format!(
+                "`{other}` has this table with other columns ({}); map it once, or with the same columns",
+                differences(self.table, table)
+            )
         };
         Err(misfit_of(table, database, vec![problem]))
     }
@@ -188,7 +215,7 @@ impl TableInfo {
         if found.is_empty() {
             return Err(SchemaError::NoTable {
                 model: table.model,
-                table: table.full_name(),
+                table: name_in(table, database),
                 database: database.to_owned(),
             });
         }
@@ -252,7 +279,7 @@ impl TableInfo {
 fn misfit_of(table: &Table, database: &str, problems: Vec<String>) -> SchemaError {
     SchemaError::Columns {
         model: table.model,
-        table: table.full_name(),
+        table: name_in(table, database),
         database: database.to_owned(),
         problems,
     }

@@ -45,4 +45,5 @@ pub(crate) use stored::Dates;
 pub use stored::{ChangeError, Changed, New, Stored};
 pub(crate) use table::TableKey;
 pub use table::{ColumnDef, Table};
+pub use typed_uuid::ParseIdError;
 pub use value::{Value, ValueType};

@@ -1,5 +1,10 @@
 //! The common implementation of typed ids. They compare, order, print and store like their UUID.
 
+/// A text that is not an id.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0:?} is not an id; an id is a UUID, such as 0199a1c2-0000-7000-8000-000000000000")]
+pub struct ParseIdError(pub(super) String);
+
 /// Implements the traits of an id for a struct with a field `uuid` and a function `from_uuid`.
 macro_rules! typed_uuid {
     ($id:ident) => {
@@ -66,10 +71,11 @@ macro_rules! typed_uuid {
         }
 
         impl<M> std::str::FromStr for $id<M> {
-            type Err = uuid::Error;
+            type Err = $crate::domain::ParseIdError;
 
             fn from_str(text: &str) -> Result<Self, Self::Err> {
-                text.parse().map(Self::from_uuid)
+                let parsed = text.parse().map(Self::from_uuid);
+                parsed.map_err(|_| $crate::domain::ParseIdError(text.to_owned()))
             }
         }
 

@@ -143,7 +143,7 @@ impl ReadError {
 #[non_exhaustive]
 pub enum WriteError {
     /// The version of some rows is not the one that was read, or the rows are gone.
-    #[error("stale: {}", .0.iter().map(RowRef::to_string).collect::<Vec<_>>().join(", "))]
+    #[error("rows have changed since they were read, and nothing was written: {}; read them again", .0.iter().map(RowRef::to_string).collect::<Vec<_>>().join(", "))]
     Stale(Vec<RowRef>),
     /// The write was made inside `perform` of an action, where it would commit even if the action does
     /// not. A task that `perform` spawns is not recognized.

@@ -77,14 +77,16 @@ impl Shards {
         let place = match self.placements.get(&T::TABLE.key()) {
             Some(placement) => placement.of_id(id)?,
             None => match of_kind(T::Id::CARRIES_SHARD, T::TABLE.model, id) {
-                Err(error) => return Ok(no_row(error)),
+                Err(error) => return Ok(no_row::<T, _>(id, error)),
                 Ok(place) => place,
             },
         };
         match place {
             Place::Default => Ok(Some(&self.default)),
             Place::On(shard) => self.database(shard).map(Some),
-            Place::InId(shard) => Ok(self.database(shard).map_or_else(no_row, Some)),
+            Place::InId(shard) => {
+                Ok(self.database(shard).map_or_else(|error| no_row::<T, _>(id, error), Some))
+            }
             Place::Ask(answer) => match answer.await? {
                 Some(shard) => self.database(shard).map(Some),
                 None => Ok(None),
@@ -133,8 +135,8 @@ pub(crate) async fn visit<F: Future>(asked: Vec<F>) -> Vec<F::Output> {
 }
 
 /// The caller may be a client, whom the configuration does not concern; its operator reads the log.
-fn no_row<R>(error: ShardError) -> Option<R> {
-    tracing::warn!(%error, "an id was read that no row has");
+fn no_row<T: Entity, R>(id: Uuid, error: ShardError) -> Option<R> {
+    tracing::warn!(model = T::TABLE.model, %id, %error, "an id was read that no row has");
     None
 }
 

@@ -191,6 +191,9 @@ fn a_schedule_is_read_as_it_was_written() {
 fn what_is_no_schedule_is_refused_with_a_sentence() {
     let refused = |result: Result<Schedule, ScheduleError>| result.unwrap_err().to_string();
     assert!(refused(Schedule::cron("61 * * * *", "UTC")).contains("is no cron expression"));
+    let hour = refused(Schedule::cron("0 25 * * *", "UTC"));
+    assert!(hour.contains("is no cron expression: its hour is `25`: "), "{hour}");
+    assert!(!hour.contains(".;"), "{hour}");
     assert!(refused(Schedule::cron("", "UTC")).contains("is no cron expression"));
     assert!(refused(Schedule::cron("0 0 30 2 *", "UTC")).contains("names no instant"));
     assert!(refused(Schedule::cron("0 0 * * *", "Mars/Base")).contains("no time zone"));

@@ -59,12 +59,22 @@ pub(super) fn classify(error: sqlx::Error) -> DbError {
                 None => (None, None),
             };
             let code = error.code().unwrap_or_default().into_owned();
-            DbError::new(kind(&code), error.message())
+            DbError::new(kind(&code), message_of(&code, error.message()))
                 .with_code(code)
                 .with_constraint(constraint)
                 .with_table(table)
         }
         error => classify_client_error(error),
+    }
+}
+
+/// The server names neither the role nor what to do.
+fn message_of(code: &str, message: &str) -> String {
+    match code {
+        "42501" => format!(
+            "{message}: grant it to the user of this connection; the guide lists the grants under \"The framework's tables\""
+        ),
+        _ => message.to_owned(),
     }
 }
 
@@ -81,6 +91,13 @@ mod tests {
         for code in ["23503", "23001"] {
             assert_eq!(kind(code), DbErrorKind::ForeignKeyViolation, "{code}");
         }
+    }
+
+    #[test]
+    fn a_role_without_rights_is_told_where_the_grants_are() {
+        let denied = message_of("42501", "permission denied for table nodes");
+        assert!(denied.starts_with("permission denied for table nodes: grant it to"), "{denied}");
+        assert_eq!(message_of("42P01", "there is none"), "there is none");
     }
 
     #[test]

@@ -34,6 +34,22 @@ pub(super) fn assigned(expression: &str, column: &ColumnInfo) -> String {
     }
 }
 
+/// The type of a column that holds such a field.
+fn fitting(ty: ValueType) -> &'static str {
+    match ty {
+        ValueType::Bool => "boolean",
+        ValueType::Int => "bigint",
+        ValueType::Float => "double precision",
+        ValueType::Text => "text",
+        ValueType::Bytes => "bytea",
+        ValueType::Uuid => "uuid",
+        ValueType::Decimal => "numeric",
+        ValueType::Date => "date",
+        ValueType::Timestamp => "timestamp",
+        ValueType::Json => "jsonb",
+    }
+}
+
 /// The name of the column's type. That of an enum has its schema, and quotes where it needs them.
 pub(super) fn type_name(column: &ColumnInfo) -> String {
     if column.is_enum { column.db_type.clone() } else { PostgresSyntax.quote(&column.db_type) }
@@ -128,10 +144,11 @@ impl Syntax for PostgresSyntax {
         }
         (!fits).then(|| {
             format!(
-                "column `{}` is of type {}, which does not hold a field of type {}",
+                "column `{}` is of type {}, which does not hold a field of type {}; declare it {}",
                 column.name,
                 column.db_type,
-                ty.name()
+                ty.name(),
+                fitting(ty)
             )
         })
     }

@@ -99,7 +99,7 @@ impl Syntax for SqliteSyntax {
                 if unsafe_for_text =>
             {
                 Some(format!(
-                    "column `{}` is declared {}, which SQLite turns into a number; declare it {} to keep a {} exactly",
+                    "column `{}` is declared {}, which SQLite turns into a number; declare it {} to keep a field of type {} exactly",
                     column.name,
                     column.db_type,
                     if ty == ValueType::Bytes { "BLOB" } else { "TEXT" },
@@ -108,14 +108,14 @@ impl Syntax for SqliteSyntax {
             }
             // A 64-bit float cannot represent every 64-bit integer.
             ValueType::Int | ValueType::Bool if affinity == "REAL" => Some(format!(
-                "column `{}` is declared {}, which SQLite turns into a float; declare it INTEGER to keep a {}",
+                "column `{}` is declared {}, which SQLite turns into a float; declare it INTEGER to keep a field of type {}",
                 column.name,
                 column.db_type,
                 ty.name()
             )),
             ValueType::Int | ValueType::Bool | ValueType::Float if affinity == "TEXT" => {
                 Some(format!(
-                    "column `{}` is declared {}, which SQLite turns into text; declare it {} to keep a {}",
+                    "column `{}` is declared {}, which SQLite turns into text; declare it {} to keep a field of type {}",
                     column.name,
                     column.db_type,
                     if ty == ValueType::Float { "REAL" } else { "INTEGER" },
