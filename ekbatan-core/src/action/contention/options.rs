@@ -38,6 +38,11 @@ impl Default for Contention {
 }
 
 impl Contention {
+    /// Optimistic. It has no options.
+    pub fn optimistic() -> Self {
+        Self::Optimistic
+    }
+
     /// Pessimistic with default options.
     pub fn pessimistic() -> Self {
         Pessimistic::default().into()
