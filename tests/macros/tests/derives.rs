@@ -3,8 +3,8 @@
 
 use chrono::{DateTime, NaiveDate, Utc};
 use ekbatan_core::domain::{
-    ColumnDef, Comparable, Entity, Event, Field, FieldError, Id, Json, Model, NoEvent,
-    PayloadError, RowReader, SoftDelete, State, Table, Value, ValueType,
+    ColumnDef, Comparable, Entity, Event, Field, FieldError, Id, Json, Model, NoEvent, RowReader,
+    SoftDelete, State, Table, Value, ValueType,
 };
 use ekbatan_core::repository::Column;
 use rust_decimal::Decimal;
