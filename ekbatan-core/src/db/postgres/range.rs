@@ -170,7 +170,8 @@ mod tests {
         ] {
             let error = check_in(&fixtures::WALLETS, value, column(db_type, length)).unwrap_err();
             assert_eq!(error.kind(), DbErrorKind::ValueOutOfRange);
-            assert!(error.to_string().starts_with("column `c`: "), "{error}");
+            let error = error.to_string();
+            assert!(error.starts_with("Wallet ") && error.contains(": column `c`: "), "{error}");
         }
         for (value, db_type, length) in [
             (text("ab  "), "varchar", Some(4)),
