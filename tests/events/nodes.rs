@@ -238,6 +238,7 @@ async fn an_event_that_ends_one_process_after_another_is_given_up(scene: &Scene)
     let parked = async || operations.parked(1).await.unwrap().pop();
     let mut processes = 0;
     while parked().await.is_none() {
+        assert!(runs.load(Ordering::SeqCst) < 10, "it is not given up");
         let counted = runs.clone();
         let ending = Ledger::new(move |_, _| {
             counted.fetch_add(1, Ordering::SeqCst);
@@ -250,27 +251,27 @@ async fn an_event_that_ends_one_process_after_another_is_given_up(scene: &Scene)
         }
         processes += 1;
         until("it runs, or is given up", async || {
-            runs.load(Ordering::SeqCst) == processes || parked().await.is_some()
+            runs.load(Ordering::SeqCst) >= processes || parked().await.is_some()
         })
         .await;
         drop(node);
     }
     let parked = parked().await.unwrap();
-    assert_eq!(parked.attempts, 2, "the first one was not known to end its process");
-    assert_eq!(runs.load(Ordering::SeqCst), 3);
+    assert_eq!(parked.attempts, 2);
+    assert!(runs.load(Ordering::SeqCst) > 2, "that the first one ends its process was not known");
     assert_eq!(parked.last_error.as_deref(), Some("the node that had it was lost"));
 }
 
 async fn a_failure_after_the_loss_of_a_node_is_counted_once(scene: &Scene) {
-    let (lease, ledger) = (Duration::from_secs(1), stuck(&Arc::new(Semaphore::new(0))));
+    let ledger = stuck(&Arc::new(Semaphore::new(0)));
     let seen = ledger.seen();
-    let dying = scene.node().lease(lease).handler(ledger).start().await.unwrap();
+    let dying = scene.node().handler(ledger).start().await.unwrap();
     scene.open_wallet().await;
     until("it runs", async || !seen.lock().unwrap().is_empty()).await;
     drop(dying);
     let failing = Ledger::new(|_, _| async { Err("the ledger is closed".into()) }.boxed());
     let options = HandlerOptions::default().max_attempts(1);
-    let node = scene.node().lease(lease).handler_with(failing, options);
+    let node = scene.node().lease(Duration::from_secs(1)).handler_with(failing, options);
     let _node = node.start().await.unwrap();
     let operations = scene.operations();
     until("it is parked", async || !operations.parked(1).await.unwrap().is_empty()).await;
