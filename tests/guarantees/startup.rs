@@ -55,7 +55,7 @@ async fn connecting_to_a_silent_server_times_out() {
 #[tokio::test]
 async fn an_invalid_url_says_what_to_write() {
     for (url, hint) in [
-        ("wallet.db", "write sqlite:FILE, postgres://"),
+        ("wallet.db", "write sqlite:wallet.db for a file, postgres://"),
         ("oracle://localhost/bank", "write sqlite:FILE, postgres://"),
         ("mysql://app@localhost:3306", "write mysql://USER:PASSWORD@localhost:3306/DATABASE"),
         ("mariadb://app@localhost", "it names no database"),
