@@ -116,7 +116,7 @@ async fn a_job_that_cannot_be_stored_fails_the_start(scene: &Scene) {
     scene.scratch.execute(&format!("ALTER TABLE {jobs} RENAME TO away")).await;
     let failed = scene.node().job(rarely(), Report::idle()).start().await.err();
     let why = failed.expect("the row of the job is not stored").to_string();
-    assert!(why.contains("no table `eventlog.jobs`"), "{why}");
+    assert!(why.contains("no table `eventlog_jobs`"), "{why}");
 }
 
 async fn a_hostile_expression_is_refused_in_bounded_time(_: &Scene) {
