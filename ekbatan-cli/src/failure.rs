@@ -40,14 +40,6 @@ impl Failure {
         self
     }
 
-    /// Says what an operator does if a table is missing: the library's advice is for developers.
-    fn for_operators(message: &str) -> String {
-        message.replace(
-            "has its migration run? (`databases.migrate(..)`)",
-            "start the application once, or run its migration",
-        )
-    }
-
     pub fn status(&self) -> u8 {
         self.status
     }
@@ -64,7 +56,7 @@ impl Failure {
 
 impl<E: std::error::Error> From<E> for Failure {
     fn from(error: E) -> Self {
-        Self::failed(Self::for_operators(&error.to_string()))
+        Self::failed(error.to_string())
     }
 }
 

@@ -247,6 +247,10 @@ async fn the_log_tells_a_parked_event_from_a_dead_letter() {
             quick().max_attempts(1),
             "later events of its model wait until an operator retries or skips it",
         ),
+        (
+            HandlerOptions::unordered().max_attempts(1),
+            "an event is given up and parked until an operator retries or skips it",
+        ),
         (quick().max_attempts(1).dead_letters(), "later events of its model are handled"),
     ] {
         let scene = Scene::start(Dialect::Sqlite).await;

@@ -126,8 +126,8 @@ impl DbError {
         self
     }
 
-    /// The error of a commit of which a trigger suppressed a row. `table` may be several tables, if the
-    /// database does not say which one it was.
+    /// A trigger has suppressed a row of a commit. `table` names several tables if the database does not say
+    /// which of them has the trigger.
     #[cfg(any(feature = "sqlite", feature = "postgres"))]
     pub(crate) fn suppressed(table: &str) -> Self {
         let message = format!(

@@ -68,7 +68,7 @@ fn name_in(table: &Table, database: &str) -> String {
     }
 }
 
-/// The columns of which only one of two mappings knows, or knows another type.
+/// How the columns of one mapping of a table differ from those of another.
 fn differences(other: &Table, this: &Table) -> String {
     let named = |table: &Table, name: &str| {
         table.columns.iter().find(|column| column.name == name).copied()
@@ -107,7 +107,7 @@ pub(crate) struct TableInfo {
 pub enum SchemaError {
     /// The table is missing.
     #[error(
-        "{model}: there is no table `{table}` in {database}; has its migration run? (`databases.migrate(..)`)"
+        "{model}: there is no table `{table}` in {database}; run its migration, in code by `databases.migrate(..)`"
     )]
     #[non_exhaustive]
     NoTable {

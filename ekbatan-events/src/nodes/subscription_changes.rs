@@ -189,10 +189,10 @@ fn find<'p>(
     present.iter().find(|row| row.handler == name && row.event_type == event)
 }
 
-/// What is stored under the earlier names of a handler, of which it goes on with the first: events that have a
-/// delivery under that name get no other one. Mostly only one of them still gets deliveries. If there are more,
-/// that is the oldest. It goes on also where an operator has retired it under an earlier name, and not under the
-/// present one.
+/// The subscriptions of a handler under its earlier names, the oldest first. The handler goes on with the first one:
+/// events that have a delivery under that name get no other one. Mostly only one earlier name still gets deliveries.
+/// A handler also goes on where an operator has retired it under an earlier name, unless it was retired under the
+/// present one, too.
 fn find_earlier<'p>(
     present: &'p [Stored<Subscription>],
     handler: &Handler,

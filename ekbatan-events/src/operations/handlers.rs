@@ -36,8 +36,8 @@ impl DeliveryOperations {
 
     /// Retires a handler that no node has any more: its events get no deliveries, and those that
     /// are still to be handled move to the dead letters as skipped. So do the enqueued calls of an
-    /// action that no node has registered. Events that nobody has given deliveries yet get them before. Returns how many
-    /// moved.
+    /// action that no node has registered. Before that, events without deliveries get theirs. Returns how
+    /// many moved.
     ///
     /// A process may insert some more until it learns of it, within a fifth of its lease. Call it
     /// once more afterwards: that moves them. [`status`](Self::status) shows whether there are any.

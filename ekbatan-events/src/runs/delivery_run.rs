@@ -26,7 +26,7 @@ use crate::handlers::node_handler::Handler;
 use crate::nodes::alive::Alive;
 use crate::nodes::membership::release_until;
 use crate::nodes::registration::Registrar;
-use crate::options::AfterLastAttempt;
+use crate::options::{AfterLastAttempt, Order};
 use crate::read_events::ClaimedEvent;
 use crate::remote::call::RemoteCall;
 use crate::remote::store::RemoteStore;
@@ -391,6 +391,9 @@ impl Runner {
         attempts: u32,
     ) -> Result<End, EventsError> {
         let what = match handler.options.after_last_attempt {
+            AfterLastAttempt::Park if handler.options.order == Order::None => {
+                "an event is given up and parked until an operator retries or skips it"
+            }
             AfterLastAttempt::Park => {
                 "an event is given up and parked; later events of its model wait until an operator retries or skips it"
             }
@@ -403,7 +406,7 @@ impl Runner {
             event = %delivery.event_id,
             delivery = %delivery.id,
             model = %delivery.stream,
-            attempts = delivery.attempts + 1,
+            attempts,
             error = %why,
             "{what}"
         );

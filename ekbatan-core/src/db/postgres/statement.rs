@@ -9,8 +9,8 @@ use super::form::{Form, Group, Role};
 use super::syntax::{PostgresSyntax, assigned, wire_type};
 use crate::db::{ChangeKind, ColumnInfo, RowChange, Syntax, TableInfo};
 
-/// The error of a statement of which a trigger suppressed a row: zero buckets of `width_bucket`. SQL has no
-/// expression that raises an error of its own, and this one is hardly raised by anything else.
+/// A statement fails with this code if a trigger has suppressed one of its rows. The code means that `width_bucket`
+/// got zero buckets. SQL has no expression that raises an error of its own, and hardly anything else raises this one.
 pub(super) const SUPPRESSED: &str = "2201G";
 
 /// Commits one changed row and one record, with scalar parameters: the most frequent case.

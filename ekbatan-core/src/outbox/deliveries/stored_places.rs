@@ -159,6 +159,9 @@ async fn readable(window: &Filter<'_>) -> Result<Rows, DbError> {
     let mut parts: Vec<Vec<Value>> = vec![ids.map(Value::Uuid).collect()];
     let mut rows = Rows::new();
     while let Some(mut part) = parts.pop() {
+        if part.is_empty() {
+            continue; // no event of the window has a UUID
+        }
         let mut filter = window.clone();
         filter.and_among("id", part.clone());
         match window.database.fetch(&filter.select(COLUMNS), Route::Primary, HOLDER).await {
